@@ -1,0 +1,45 @@
+"""The one table of flags that each compiler is given."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+HostOptimisation = Literal["O0", "O1", "O2"]
+"""Optimisation of the emulated kernel: O0 compiles fastest, O2 runs fastest."""
+
+# NOTE: sm_90a, not sm_90: wgmma and setmaxnreg exist only in the architecture-specific set.
+ARCHITECTURES = {"sm90": "sm_90a", "gfx942": "gfx942"}
+
+# -v makes ptxas print registers, spills and stack, which are read back.
+NVRTC = ("--std=c++17", "--ptxas-options=-v")
+
+# NOTE: no finite-math flag anywhere: the kernels use -inf for rows that see nothing.
+AMDGPU = ("-O3", "-std=c++17", "-ffp-contract=fast")
+
+# The header-free source needs no HIP installation.
+HIP_OFFLINE = (
+    "-x",
+    "hip",
+    "-nogpuinc",
+    "-nogpulib",
+    "--cuda-device-only",
+    "--no-gpu-bundle-output",
+)
+
+# NOTE: -ffp-contract=off makes every host compiler give the same bits at every level. The pattern
+# for uninitialised variables makes a read of an unset register visible.
+HOST = (
+    "-std=c++17",
+    "-fno-exceptions",
+    "-fno-rtti",
+    "-ffp-contract=off",
+    "-fPIC",
+    "-shared",
+    "-fvisibility=hidden",
+    "-ftrivial-auto-var-init=pattern",
+    "-DFMHAGEN_EMULATOR",
+)
+
+# NOTE: zig turns the undefined-behaviour sanitiser on at O0 and O1, whose run-time library takes
+# 15 s to build the first time; and it would compile for this very CPU.
+HOST_ZIG = ("-mcpu=baseline", "-fno-sanitize=undefined")
