@@ -18,6 +18,7 @@ GFX942 = Target(
     prelude="gfx942",
     main_loops=("wave_interleaved",),
     kernel_template="kernels/fmha_fwd.hip.j2",
+    prelude_suffix=".h",
     lanes_per_warp=64,
     compute_units=304,
     shared_memory_per_block_bytes=65536,

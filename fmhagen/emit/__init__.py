@@ -1,0 +1,120 @@
+"""Emission: Plan -> Source. The text is the same to the byte for the same plan, everywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+from fmhagen.emit.definitions import Definition, closure, parse
+from fmhagen.emit.environment import render
+from fmhagen.errors import TemplateError
+from fmhagen.plan import Plan
+from fmhagen.resources import templates_dir
+from fmhagen.source import Source
+from fmhagen.targets.sm90_matrix import instruction_name, instruction_text
+
+BODY_LINE = "// --- body ---\n"
+_TYPES_LINE = "// --- types of the prelude ---\n"
+_VOCABULARY_LINE = "// --- vocabulary: every function that this kernel uses; definitions stand at the end ---\n"
+_DEFINITIONS_LINE = "// --- definitions ---\n"
+_NO_DIGEST = "0" * 16
+
+
+def emit_source(plan: Plan) -> Source:
+    """Print a plan as one self-contained source file.
+
+    Returns:
+        The source; equal plans give equal bytes under any hash seed.
+
+    Raises:
+        TemplateError: a template failed, or printed what a generated file may not hold.
+    """
+    skeleton = render(plan.target.kernel_template, plan)
+    used = closure(skeleton, _available(plan))
+    text = _insert(skeleton, _TYPES_LINE, _types(used))
+    text = _insert(text, _VOCABULARY_LINE, _vocabulary(used))
+    text = _insert(text, _DEFINITIONS_LINE, _definitions(used))
+    text = tidy(text)
+    head, line, body = text.partition(BODY_LINE)
+    digest = body_digest(body)
+    return Source(
+        text=head.replace(_NO_DIGEST, digest) + line + body,
+        symbol=plan.symbol,
+        target=plan.target.name,
+        filename=plan.filename,
+        digest=digest,
+        constructor=plan.constructor,
+        threads=plan.threads,
+        dynamic_shared_bytes=plan.shared_bytes if plan.shared_is_dynamic else 0,
+    )
+
+
+def body_digest(body: str) -> str:
+    """Return the digest that a file's header gives of the text below its body line."""
+    return hashlib.sha256(body.encode("ascii")).hexdigest()[: len(_NO_DIGEST)]
+
+
+def tidy(text: str) -> str:
+    """Strip trailing spaces, collapse blank lines and end with one newline.
+
+    Raises:
+        TemplateError: a tab, a character outside ASCII, or a line over 120 characters.
+    """
+    lines = [line.rstrip() for line in text.splitlines()]
+    for number, line in enumerate(lines, 1):
+        if "\t" in line or not line.isascii():
+            raise TemplateError(f"line {number} holds a tab or a character outside ASCII: {line!r}")
+        if len(line) > 120:
+            raise TemplateError(f"line {number} has {len(line)} characters: {line!r}")
+    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n") + "\n"
+
+
+def _available(plan: Plan) -> tuple[Definition, ...]:
+    """Return every definition that a kernel of this plan may use, the tile layer first."""
+    prelude = templates_dir() / "prelude" / plan.target.prelude
+    suffix = plan.target.prelude_suffix
+    own = render(f"parts/{plan.schedule.main_loop}/vocabulary.j2", plan)
+    matrix = tuple(
+        Definition(
+            name=instruction_name(shape.n, shape.dtype, shape.form),
+            text=instruction_text(shape.n, shape.dtype, shape.form),
+            layer="isa",
+            is_type=False,
+        )
+        for shape in plan.matrix_shapes
+    )
+    return (
+        *parse(own, "tile"),
+        *parse((prelude / f"tile{suffix}").read_text(encoding="ascii"), "tile"),
+        *parse((prelude / f"isa{suffix}").read_text(encoding="ascii"), "isa"),
+        *dict.fromkeys(matrix),
+    )
+
+
+def _insert(text: str, marker: str, addition: str) -> str:
+    before, line, after = text.partition(marker)
+    if not line:
+        raise TemplateError(f"a skeleton lacks the line {marker.strip()!r}")
+    return before + line + "\n" + addition + "\n" + after
+
+
+def _types(used: tuple[Definition, ...]) -> str:
+    isa = [d.text for d in used if d.is_type and d.layer == "isa"]
+    tile = [d.text for d in used if d.is_type and d.layer == "tile"]
+    return "\n\n".join([*_guarded(isa), *tile]) + "\n"
+
+
+def _vocabulary(used: tuple[Definition, ...]) -> str:
+    functions = [d for d in used if not d.is_type]
+    return "\n".join(f"// {d.summary}\n{d.declaration}" for d in functions) + "\n"
+
+
+def _definitions(used: tuple[Definition, ...]) -> str:
+    tile = [d.text for d in used if not d.is_type and d.layer == "tile"]
+    isa = [d.text for d in used if not d.is_type and d.layer == "isa"]
+    return "\n\n".join([*tile, *_guarded(isa)]) + "\n"
+
+
+def _guarded(texts: list[str]) -> list[str]:
+    """Put isa definitions under the guard: the emulator supplies its own."""
+    return ["#ifndef FMHAGEN_EMULATOR", *texts, "#endif  // FMHAGEN_EMULATOR"] if texts else []

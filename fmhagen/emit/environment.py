@@ -1,0 +1,121 @@
+"""The one Jinja environment, and the filters that print numbers as C++."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from fmhagen.errors import TemplateError
+from fmhagen.plan import Constant, MatrixShape, ParamField, Plan, SharedRegion
+from fmhagen.resources import templates_dir
+from fmhagen.targets.sm90_matrix import instruction_name
+
+
+def _reject_ambiguous(value: Any) -> Any:
+    """Let only text and integers through, so that None, True or 1.0 never reach C++ by accident."""
+    if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
+        return value
+    raise TypeError(f"a template printed {value!r}; use a filter such as cxx_bool or cxx_float")
+
+
+def cxx_bool(value: bool) -> str:
+    """Print a bool as C++."""
+    return "true" if value else "false"
+
+
+def cxx_float(value: float) -> str:
+    """Print a finite float as the shortest C++ literal that reads back the same."""
+    if not math.isfinite(value):
+        raise ValueError(f"{value!r} has no C++ literal")
+    return f"{value!r}f"
+
+
+def declaration(constant: Constant) -> str:
+    """Print `NAME = value;` padded so that the comments of usual names stand in one column."""
+    value = cxx_float(constant.value) if isinstance(constant.value, float) else str(constant.value)
+    return f"{constant.name} = {value};".ljust(30)
+
+
+def member(field: ParamField) -> str:
+    """Print the C declaration of a parameter field, padded."""
+    return f"{field.ctype} {field.name};".ljust(24)
+
+
+def shared_row(region: SharedRegion) -> str:
+    """Print one row of the shared-memory map."""
+    return f"{region.offset_bytes:>8} {region.size_bytes:>7}  {region.name:<9} {region.comment}"
+
+
+def instruction(shape: MatrixShape) -> str:
+    """Print the isa function of a matrix shape."""
+    return instruction_name(shape.n, shape.dtype, shape.form)
+
+
+@cache
+def environment() -> jinja2.Environment:
+    """Return the environment that renders every template."""
+    env = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(templates_dir()),
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=jinja2.StrictUndefined,
+        autoescape=False,
+        newline_sequence="\n",
+        auto_reload=False,
+        finalize=_reject_ambiguous,
+        extensions=[],
+    )
+    env.filters.update(
+        cxx_bool=cxx_bool,
+        cxx_float=cxx_float,
+        declaration=declaration,
+        instruction=instruction,
+        member=member,
+        shared_row=shared_row,
+    )
+    return env
+
+
+def render(name: str, plan: Plan) -> str:
+    """Render one template with a plan.
+
+    Raises:
+        TemplateError: carries the template's lines around the fault and the plan.
+    """
+    try:
+        return environment().get_template(name).render(plan=plan)
+    except jinja2.TemplateSyntaxError as error:
+        where = _context(error.filename, error.lineno)
+        raise TemplateError(f"{error.message}\n{where}\nplan: {plan!r}") from error
+    except (jinja2.TemplateError, TypeError, ValueError) as error:
+        filename, line = _innermost_template(error)
+        raise TemplateError(f"{error}\n{_context(filename, line)}\nplan: {plan!r}") from error
+
+
+def _innermost_template(error: BaseException) -> tuple[str | None, int]:
+    found: tuple[str | None, int] = (None, 0)
+    trace = error.__traceback__
+    while trace is not None:
+        filename = trace.tb_frame.f_code.co_filename
+        if filename.endswith(".j2"):
+            found = (filename, trace.tb_lineno)
+        trace = trace.tb_next
+    return found
+
+
+def _context(filename: str | None, line: int) -> str:
+    """Return the two lines before and after a line of a template, numbered."""
+    if filename is None or not Path(filename).is_file():
+        return f"in {filename}, line {line}"
+    lines = Path(filename).read_text(encoding="ascii").splitlines()
+    first = max(line - 3, 0)
+    numbered = (
+        f"{'>' if first + i + 1 == line else ' '} {first + i + 1:4} {text}"
+        for i, text in enumerate(lines[first : line + 2])
+    )
+    return f"in {Path(filename).name}:\n" + "\n".join(numbered)

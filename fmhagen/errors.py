@@ -1,0 +1,143 @@
+"""Every error that fmhagen raises on purpose: one class for each user mistake.
+
+    FmhagenError
+    |-- UnsupportedSpecError   (ValueError)      a field's value is not supported by a target
+    |-- InvalidSpecError       (ValueError)      a field's value has no meaning
+    |-- ScheduleError          (ValueError)      a schedule does not fit the spec or the chip
+    |-- UnknownTargetError     (ValueError)      a target name that nothing answers to
+    |-- TemplateError          (RuntimeError)    a template failed; a defect of fmhagen
+    |-- TensorError            (ValueError)      a tensor's shape, dtype, stride or device
+    |-- CompileError           (RuntimeError)    a compiler refused the source; carries the log
+    |   `-- CompilerNotFoundError                no compiler for the target is installed
+    |-- SpillError             (RuntimeError)    the binary spills registers or uses scratch
+    |-- CacheError             (RuntimeError)    the cache is locked for too long or unusable
+    |-- RuntimeUnavailableError (RuntimeError)   no device, driver or vendor package
+    |-- LaunchError            (RuntimeError)    the driver refused a launch
+    |-- CaptureError           (RuntimeError)    a cold call inside graph capture
+    `-- EmulatorError          (RuntimeError)    the emulator found a fault in a kernel
+
+Errors about a value are built by `refusal`, which states field, value, limit and the nearest
+thing that works; `to_dict` gives the same as data.
+"""
+
+from __future__ import annotations
+
+
+class FmhagenError(Exception):
+    """The base class of every error that fmhagen raises on purpose."""
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the error as JSON-ready data: its kind and its message."""
+        return {"error": type(self).__name__, "message": str(self)}
+
+
+class _FieldError(FmhagenError, ValueError):
+    """An error about the value of one named field."""
+
+    def __init__(self, field: str, value: object, limit: str, suggestion: str | None = None) -> None:
+        self.field = field
+        self.value = value
+        self.limit = limit
+        self.suggestion = suggestion
+        text = f"{field}={value!r}: {limit}"
+        super().__init__(f"{text}; {suggestion}" if suggestion else text)
+
+    def __reduce__(self) -> tuple[type[_FieldError], tuple[object, ...]]:
+        return type(self), (self.field, self.value, self.limit, self.suggestion)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return field, value, limit and suggestion beside the message."""
+        return {
+            **FmhagenError.to_dict(self),
+            "field": self.field,
+            "value": self.value if isinstance(self.value, int | float | bool) else str(self.value),
+            "limit": self.limit,
+            "suggestion": self.suggestion,
+        }
+
+
+class InvalidSpecError(_FieldError):
+    """A field of a spec has a value that means nothing on any chip."""
+
+
+class UnsupportedSpecError(_FieldError):
+    """A field of a spec has a meaningful value that this target does not support yet."""
+
+
+class ScheduleError(_FieldError):
+    """A schedule does not fit the spec or the chip."""
+
+
+class UnknownTargetError(_FieldError):
+    """No target answers to that name."""
+
+
+class TensorError(_FieldError):
+    """A tensor argument has a wrong shape, dtype, stride, alignment or device."""
+
+
+class TemplateError(FmhagenError, RuntimeError):
+    """A template could not be rendered: a defect of fmhagen, not of its caller."""
+
+
+class CompileError(FmhagenError, RuntimeError):
+    """A compiler refused a generated source.
+
+    Attributes:
+        log: what the compiler printed.
+        path: where the source that it was given lies, or None.
+    """
+
+    def __init__(self, message: str, *, log: str = "", path: str | None = None) -> None:
+        self.log = log
+        self.path = path
+        parts = [message]
+        if path:
+            parts.append(f"source: {path}")
+        if log:
+            parts.append(log.rstrip())
+        super().__init__("\n".join(parts))
+
+    def to_dict(self) -> dict[str, object]:
+        """Return log and path beside the message."""
+        return {**FmhagenError.to_dict(self), "log": self.log, "path": self.path}
+
+
+class CompilerNotFoundError(CompileError):
+    """No compiler for the target is installed; the message says what to install."""
+
+
+class SpillError(FmhagenError, RuntimeError):
+    """A binary spills registers or uses scratch, so it is not the kernel that was meant."""
+
+
+class CacheError(FmhagenError, RuntimeError):
+    """The cache of binaries cannot be used, or another process holds its lock for too long."""
+
+
+class RuntimeUnavailableError(FmhagenError, RuntimeError):
+    """There is no such device, driver or vendor package here."""
+
+
+class LaunchError(FmhagenError, RuntimeError):
+    """A driver refused to load or launch a kernel."""
+
+
+class CaptureError(FmhagenError, RuntimeError):
+    """A kernel was called for the first time inside graph capture."""
+
+
+class EmulatorError(FmhagenError, RuntimeError):
+    """The emulator found a fault in a kernel: a race, a deadlock, a bad address.
+
+    Attributes:
+        kind: the fault's short name, such as "race", "deadlock" or "out_of_bounds".
+    """
+
+    def __init__(self, message: str, *, kind: str = "fault") -> None:
+        self.kind = kind
+        super().__init__(message)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the fault's kind beside the message."""
+        return {**FmhagenError.to_dict(self), "kind": self.kind}

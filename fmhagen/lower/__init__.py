@@ -1,0 +1,41 @@
+"""Lowering: spec + schedule + target -> Plan, with every capacity and divisibility check."""
+
+from __future__ import annotations
+
+from fmhagen.errors import ScheduleError
+from fmhagen.lower.warp_specialised import lower_warp_specialised
+from fmhagen.lower.wave_interleaved import lower_wave_interleaved
+from fmhagen.plan import Plan
+from fmhagen.schedule import MainLoop, Schedule
+from fmhagen.spec import AttentionSpec
+from fmhagen.targets import Target
+from fmhagen.validate import check_support
+
+
+def lower(spec: AttentionSpec, schedule: Schedule, target: Target) -> Plan:
+    """Decide everything that a template may print.
+
+    Args:
+        spec: what to compute.
+        schedule: how to tile it.
+        target: the chip.
+
+    Returns:
+        The plan; the same inputs give an equal plan.
+
+    Raises:
+        UnsupportedSpecError: the target does not support the spec.
+        ScheduleError: the schedule does not fit the spec or the chip.
+    """
+    check_support(spec, target)
+    if schedule.main_loop not in target.main_loops:
+        limit = f"{target.name} has the main loops {', '.join(target.main_loops)}"
+        raise ScheduleError("main_loop", str(schedule.main_loop), limit)
+    table = {
+        MainLoop.WARP_SPECIALISED: lower_warp_specialised,
+        MainLoop.WAVE_INTERLEAVED: lower_wave_interleaved,
+    }
+    return table[schedule.main_loop](spec, schedule, target)
+
+
+__all__ = ["lower"]

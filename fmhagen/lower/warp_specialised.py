@@ -1,0 +1,223 @@
+"""Lowering of the warp-specialised main loop: a producer warp and consumer warpgroups."""
+
+from __future__ import annotations
+
+from fmhagen.errors import ScheduleError
+from fmhagen.lower.common import LN2, symbol_of
+from fmhagen.plan import (
+    Constant,
+    GridFormula,
+    MatrixShape,
+    Plan,
+    SharedRegion,
+    TensorMapPlan,
+    pack_params,
+)
+from fmhagen.schedule import Schedule
+from fmhagen.spec import AttentionSpec
+from fmhagen.targets import Target
+
+# Shapes of the matrix unit and the copy engine that this main loop is written for.
+GROUP_ROWS = 64  # rows of one warpgroup's accumulator
+GROUP_THREADS = 128
+GROUP_WARPS = 4
+MATRIX_K = 16  # depth of one 16-bit matrix instruction
+ELEMENT_BYTES = 2
+BOX_COLUMNS = 64  # 128 bytes: one row of the 128-byte swizzle
+SWIZZLE_BYTES = 128
+SWIZZLE_ATOM_BYTES = 1024  # eight rows: the swizzle repeats, so tiles are aligned to it
+BOX_LIMIT = 256  # most elements of a copy's box along one dimension
+BARRIER_BYTES = 8
+SPARE_REGISTERS = 28  # addresses, row statistics and loop state of a consumer thread
+
+
+def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Target) -> Plan:
+    """Lower a spec that the target supports.
+
+    Raises:
+        ScheduleError: a number of the schedule does not fit; says which and what does.
+    """
+    _check_shape(schedule)
+    _check_registers(spec, schedule, target)
+    shared, shared_bytes = _shared_map(spec, schedule)
+    if shared_bytes > target.shared_memory_per_block_bytes:
+        raise ScheduleError(
+            "stages",
+            schedule.stages,
+            f"needs {shared_bytes} bytes of shared memory; {target.name} has"
+            f" {target.shared_memory_per_block_bytes} a block",
+            f"use stages={schedule.stages - 1}, q_stages=1 or a smaller tile_n",
+        )
+    element = {"bf16": "bf16", "fp16": "f16"}[spec.dtype]
+    params, params_bytes = pack_params(_PARAMS)
+    symbol = symbol_of(spec, schedule, target)
+    return Plan(
+        spec=spec,
+        schedule=schedule,
+        target=target,
+        symbol=symbol,
+        filename=symbol + target.file_suffix,
+        threads=(schedule.consumers + 1) * GROUP_THREADS,
+        constants=_constants(spec, schedule, shared),
+        params=params,
+        params_bytes=params_bytes,
+        tensor_maps=_tensor_maps(schedule),
+        shared=shared,
+        shared_bytes=shared_bytes,
+        shared_is_dynamic=True,
+        grid=GridFormula(
+            tile_m=schedule.tile_m,
+            max_blocks=target.max_blocks_x,
+            per_compute_unit=1 if schedule.persistent else 0,
+        ),
+        matrix_shapes=(
+            MatrixShape(n=schedule.tile_n, dtype=element, form="ss"),
+            MatrixShape(n=spec.dv, dtype=element, form="rs_t"),
+        ),
+        element=element,
+        causal=spec.causal,
+        top_left=spec.causal and spec.anchor == "top_left",
+        conditional_rescale=schedule.conditional_rescale,
+        heads_in_l2_bytes=target.l2_bytes // 2,
+    )
+
+
+def _check_shape(schedule: Schedule) -> None:
+    if not 1 <= schedule.consumers <= 3:
+        raise ScheduleError("consumers", schedule.consumers, "must be 1, 2 or 3 warpgroups")
+    if schedule.tile_m != GROUP_ROWS * schedule.consumers:
+        limit = f"must be {GROUP_ROWS} rows for each of the {schedule.consumers} consumers"
+        hint = f"use tile_m={GROUP_ROWS * schedule.consumers}"
+        raise ScheduleError("tile_m", schedule.tile_m, limit, hint)
+    if schedule.tile_n % MATRIX_K or not MATRIX_K <= schedule.tile_n <= BOX_LIMIT:
+        limit = f"must be a multiple of {MATRIX_K} from {MATRIX_K} to {BOX_LIMIT}"
+        nearest = min(max(round(schedule.tile_n / MATRIX_K), 1) * MATRIX_K, BOX_LIMIT)
+        raise ScheduleError("tile_n", schedule.tile_n, limit, f"use tile_n={nearest}")
+    if not 1 <= schedule.stages <= 8:
+        raise ScheduleError("stages", schedule.stages, "must be from 1 to 8")
+    if schedule.q_stages not in (1, 2):
+        raise ScheduleError("q_stages", schedule.q_stages, "must be 1 or 2")
+
+
+def _check_registers(spec: AttentionSpec, schedule: Schedule, target: Target) -> None:
+    threads = (schedule.consumers + 1) * GROUP_THREADS
+    entry = target.registers_per_block // threads // 8 * 8
+    pool = entry * (schedule.consumers + 1)
+    dealt = schedule.consumers * schedule.consumer_registers + schedule.producer_registers
+    for name in ("producer_registers", "consumer_registers"):
+        value = getattr(schedule, name)
+        if value % 8 or not 24 <= value <= target.max_registers_per_thread + 1:
+            raise ScheduleError(name, value, "must be a multiple of 8 from 24 to 256")
+    if dealt > pool:
+        # The pool is what the warpgroups enter with: beyond it setmaxnreg waits for ever.
+        raise ScheduleError(
+            "consumer_registers",
+            schedule.consumer_registers,
+            f"{schedule.consumers} consumers and the producer's {schedule.producer_registers}"
+            f" take {dealt} of a pool of {pool}",
+            f"use at most {(pool - schedule.producer_registers) // schedule.consumers // 8 * 8}",
+        )
+    need = schedule.tile_n // 2 + spec.dv // 2 + schedule.tile_n // 4 + SPARE_REGISTERS
+    if need > schedule.consumer_registers:
+        raise ScheduleError(
+            "tile_n",
+            schedule.tile_n,
+            f"S, O and P need about {need} registers a thread;"
+            f" a consumer has {schedule.consumer_registers}",
+            "use a smaller tile_n or fewer consumers",
+        )
+
+
+def _shared_map(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[SharedRegion, ...], int]:
+    q_bytes = schedule.tile_m * spec.d * ELEMENT_BYTES
+    k_bytes = schedule.tile_n * spec.d * ELEMENT_BYTES
+    v_bytes = schedule.tile_n * spec.dv * ELEMENT_BYTES
+    warps = schedule.consumers * GROUP_WARPS
+    q, kv = schedule.q_stages, schedule.stages
+    rows = (
+        ("SMEM_Q", q * q_bytes, f"Q tiles [{q}]; a tile's O is staged over its Q"),
+        ("SMEM_K", kv * k_bytes, f"K tiles [{kv}]"),
+        ("SMEM_V", kv * v_bytes, f"V tiles [{kv}]"),
+        ("Q_FULL", q * BARRIER_BYTES, "Q has landed: producer arrives (1 + bytes), consumers wait"),
+        ("O_FULL", q * BARRIER_BYTES, f"O is staged: consumer warps arrive ({warps}), store waits"),
+        ("Q_EMPTY", q * BARRIER_BYTES, "O has left: store warp arrives (1), producer waits"),
+        ("K_FULL", kv * BARRIER_BYTES, "K has landed: producer arrives (1 + bytes)"),
+        ("K_EMPTY", kv * BARRIER_BYTES, f"S is complete: consumer warps arrive ({warps})"),
+        ("V_FULL", kv * BARRIER_BYTES, "V has landed: producer arrives (1 + bytes)"),
+        ("V_EMPTY", kv * BARRIER_BYTES, f"O += P V is complete: consumer warps arrive ({warps})"),
+    )
+    regions: list[SharedRegion] = []
+    offset = 0
+    for name, size, comment in rows:
+        regions.append(
+            SharedRegion(name=name, offset_bytes=offset, size_bytes=size, comment=comment)
+        )
+        offset += size
+        if name.startswith("SMEM_"):
+            offset = -(-offset // SWIZZLE_ATOM_BYTES) * SWIZZLE_ATOM_BYTES
+    return tuple(regions), offset
+
+
+def _constants(
+    spec: AttentionSpec, schedule: Schedule, shared: tuple[SharedRegion, ...]
+) -> tuple[Constant, ...]:
+    def number(name: str, value: int, comment: str) -> Constant:
+        return Constant(ctype="u32", name=name, value=value, comment=comment)
+
+    tile_m, tile_n, d, dv = schedule.tile_m, schedule.tile_n, spec.d, spec.dv
+    return (
+        number("TILE_M", tile_m, "query rows of a tile"),
+        number("TILE_N", tile_n, "key columns of a step"),
+        number("HEAD_DIM", d, "d"),
+        number("HEAD_DIM_V", dv, "dv"),
+        number("THREADS", (schedule.consumers + 1) * GROUP_THREADS, "producer group included"),
+        number("STAGES", schedule.stages, "K and V tiles in flight, each"),
+        number("Q_STAGES", schedule.q_stages, "Q tiles in flight"),
+        number("CONSUMER_WARPS", schedule.consumers * GROUP_WARPS, "warps that compute"),
+        number("GROUP_THREADS", GROUP_THREADS, "threads of a warpgroup"),
+        number("GROUP_ROWS", GROUP_ROWS, "query rows of a warpgroup: one matrix instruction's"),
+        number("PRODUCER_REGISTERS", schedule.producer_registers, "a thread"),
+        number("CONSUMER_REGISTERS", schedule.consumer_registers, "a thread"),
+        number("MATRIX_K", MATRIX_K, "depth of one matrix instruction"),
+        number("BOX_COLUMNS", BOX_COLUMNS, "columns of one box of a copy"),
+        number("ROW_BYTES", SWIZZLE_BYTES, "one row of a box, and of the 128-byte swizzle"),
+        number("BARRIER_BYTES", BARRIER_BYTES, "one mbarrier"),
+        number("Q_BOX_BYTES", tile_m * SWIZZLE_BYTES, "one box of Q or O"),
+        number("KV_BOX_BYTES", tile_n * SWIZZLE_BYTES, "one box of K or V"),
+        number("Q_TILE_BYTES", tile_m * d * ELEMENT_BYTES, "one stage of Q"),
+        number("K_TILE_BYTES", tile_n * d * ELEMENT_BYTES, "one stage of K"),
+        number("V_TILE_BYTES", tile_n * dv * ELEMENT_BYTES, "one stage of V"),
+        *(number(r.name, r.offset_bytes, "see the shared-memory map") for r in shared),
+        LN2,
+    )
+
+
+def _tensor_maps(schedule: Schedule) -> tuple[TensorMapPlan, ...]:
+    rows = {"q": schedule.tile_m, "k": schedule.tile_n, "v": schedule.tile_n, "o": schedule.tile_m}
+    return tuple(
+        TensorMapPlan(
+            field=f"{tensor}_map",
+            tensor=tensor,
+            box=(BOX_COLUMNS, count, 1, 1),
+            swizzle_bytes=SWIZZLE_BYTES,
+        )
+        for tensor, count in rows.items()
+    )
+
+
+_PARAMS = (
+    ("TensorMap", "q_map", "Q[B,H,Sq,d], box [TILE_M, BOX_COLUMNS]"),
+    ("TensorMap", "k_map", "K[B,Hk,Sk,d], box [TILE_N, BOX_COLUMNS]"),
+    ("TensorMap", "v_map", "V[B,Hk,Sk,dv], box [TILE_N, BOX_COLUMNS]"),
+    ("TensorMap", "o_map", "O[B,H,Sq,dv], box [TILE_M, BOX_COLUMNS]"),
+    ("f32*", "lse", "LSE[B,H,Sq], or null when it is not wanted"),
+    ("f32", "scale_log2", "softmax scale * log2(e)"),
+    ("i32", "causal_offset", "key m + causal_offset is the last that query m sees"),
+    ("u32", "seqlen_q", "Sq"),
+    ("u32", "seqlen_k", "Sk"),
+    ("u32", "num_heads", "H"),
+    ("u32", "heads_per_group", "H / Hk"),
+    ("u32", "num_m_tiles", "ceil(Sq / TILE_M)"),
+    ("u32", "num_tiles", "num_m_tiles * H * B"),
+    ("u32", "heads_per_section", "heads whose tiles are dealt together; divides H * B"),
+)

@@ -1,0 +1,235 @@
+"""Plan: everything that a template may print and a runtime must know; nothing of how it was decided.
+
+A template reads one object, `plan`. Numbers stand in `constants`, so two instances that differ in
+numbers alone differ in the constants block alone; structure stands in the boolean fields.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from typing import ClassVar
+
+from fmhagen.schedule import Schedule
+from fmhagen.spec import AttentionSpec
+from fmhagen.targets import Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant:
+    """One `constexpr` of the emitted file."""
+
+    ctype: str
+    name: str
+    value: int | float
+    comment: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParamField:
+    """One field of the packed parameter block.
+
+    Attributes:
+        ctype: C type: TensorMap, a pointer ("u16*"), i64, i32, u32 or f32.
+        name: name in C and key of the launch value that fills it. The vocabulary is
+            `q_map k_map v_map o_map` (tensor maps); `q k v o lse` (addresses, lse may be null);
+            `{q,k,v,o}_stride_{b,h,m}` (elements; `_n` for the rows of k and v);
+            `batch num_heads heads_per_group seqlen_q seqlen_k num_m_tiles num_tiles
+            heads_per_section` (counts); `causal_offset` (off of the causal mask); `scale_log2`.
+        offset_bytes: place in the block.
+        size_bytes: bytes taken.
+        comment: shape or unit.
+    """
+
+    ctype: str
+    name: str
+    offset_bytes: int
+    size_bytes: int
+    comment: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorMapPlan:
+    """How a tensor map of a (d, row, head, batch) tensor is encoded.
+
+    Attributes:
+        field: the parameter field that holds it, such as "k_map".
+        tensor: the tensor described: "q", "k", "v" or "o".
+        box: elements of one copy along (d, row, head, batch).
+        swizzle_bytes: 128, 64, 32, or 0 for none.
+    """
+
+    field: str
+    tensor: str
+    box: tuple[int, int, int, int]
+    swizzle_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedRegion:
+    """One row of the shared-memory map.
+
+    Attributes:
+        name: constant whose value is the offset.
+        offset_bytes: from the block's shared-memory base.
+        size_bytes: bytes of the whole region.
+        comment: contents; for a barrier who arrives, how often, and who waits.
+    """
+
+    name: str
+    offset_bytes: int
+    size_bytes: int
+    comment: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixShape:
+    """One warpgroup matrix instruction that the kernel issues.
+
+    Attributes:
+        n: columns of the accumulator.
+        dtype: "bf16" or "f16".
+        form: "ss" (A and B in shared memory), "rs" (A in registers), "rs_t" (B transposed).
+    """
+
+    n: int
+    dtype: str
+    form: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridFormula:
+    """Blocks of one launch, all in the first grid dimension.
+
+    Attributes:
+        tile_m: query rows of a tile; tiles = ceil(Sq / tile_m) * H * B.
+        max_blocks: most blocks; a block walks over tiles with the grid as its stride.
+        per_compute_unit: blocks a compute unit for a persistent grid; 0 for one block a tile.
+    """
+
+    tile_m: int
+    max_blocks: int
+    per_compute_unit: int
+
+    def tiles(self, *, seqlen_q: int, heads: int, batch: int) -> int:
+        """Return the number of tiles of one launch."""
+        return -(-seqlen_q // self.tile_m) * heads * batch
+
+    def blocks(self, tiles: int, compute_units: int) -> int:
+        """Return the number of blocks that a launch over `tiles` tiles uses on a device."""
+        limit = self.per_compute_unit * compute_units or self.max_blocks
+        return min(tiles, limit, self.max_blocks)
+
+    def __str__(self) -> str:
+        """Return the formula as text."""
+        tiles = f"ceil(Sq / {self.tile_m}) * H * B"
+        if self.per_compute_unit:
+            return f"min({tiles}, {self.per_compute_unit} * compute units)"
+        return f"min({tiles}, {self.max_blocks})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """One kernel instance, decided.
+
+    Attributes:
+        spec, schedule, target: what it was lowered from.
+        symbol: `extern "C"` name; encodes the structural choices, dims last.
+        filename: base name of the emitted file.
+        threads: threads of one block.
+        constants: the numbers, in printing order.
+        params: fields of the packed parameter block, in order.
+        params_bytes: its size.
+        tensor_maps: how the tensor maps in it are encoded.
+        shared: the shared-memory map, in order of offset.
+        shared_bytes: its size.
+        shared_is_dynamic: asked for at launch rather than declared in the source.
+        grid: the grid formula.
+        matrix_shapes: the warpgroup matrix instructions in use.
+        element: "bf16" or "f16": suffix of the instructions in use.
+        causal, top_left: the mask's structure.
+        conditional_rescale: see `Schedule`.
+        heads_in_l2_bytes: K and V that one section of heads may hold, for the tile order.
+    """
+
+    SCHEMA: ClassVar[int] = 1
+
+    spec: AttentionSpec
+    schedule: Schedule
+    target: Target
+    symbol: str
+    filename: str
+    threads: int
+    constants: tuple[Constant, ...]
+    params: tuple[ParamField, ...]
+    params_bytes: int
+    tensor_maps: tuple[TensorMapPlan, ...]
+    shared: tuple[SharedRegion, ...]
+    shared_bytes: int
+    shared_is_dynamic: bool
+    grid: GridFormula
+    matrix_shapes: tuple[MatrixShape, ...]
+    element: str
+    causal: bool
+    top_left: bool
+    conditional_rescale: bool
+    heads_in_l2_bytes: int
+
+    @property
+    def qk_shape(self) -> MatrixShape:
+        """The instruction of S = Q K^T."""
+        return self.matrix_shapes[0]
+
+    @property
+    def pv_shape(self) -> MatrixShape:
+        """The instruction of O = O + P V."""
+        return self.matrix_shapes[1]
+
+    @property
+    def constructor(self) -> str:
+        """The Python expression that recreates this plan's source."""
+        return f"emit({self.spec!r}, {self.schedule!r}, target={self.target.name!r})"
+
+    @property
+    def constructor_lines(self) -> tuple[str, ...]:
+        """The same, an argument a line."""
+        spec, schedule, target = repr(self.spec), repr(self.schedule), self.target.name
+        return (
+            "fmhagen.emit(",
+            *_wrapped(spec),
+            *_wrapped(schedule),
+            f"    target={target!r},",
+            ")",
+        )
+
+
+def _wrapped(call: str) -> tuple[str, ...]:
+    lines = textwrap.wrap(call + ",", 88, break_long_words=False)
+    return tuple(("    " if i == 0 else "        ") + line for i, line in enumerate(lines))
+
+
+_ALIGNMENT_BYTES = {"TensorMap": 64}
+_SIZE_BYTES = {"TensorMap": 128, "i64": 8, "i32": 4, "u32": 4, "f32": 4}
+
+
+def pack_params(fields: tuple[tuple[str, str, str], ...]) -> tuple[tuple[ParamField, ...], int]:
+    """Lay out (ctype, name, comment) triples by the C rules of both ABIs.
+
+    Returns:
+        The fields with their offsets, and the size of the block in bytes.
+    """
+    packed: list[ParamField] = []
+    offset = 0
+    largest = 1
+    for ctype, name, comment in fields:
+        size = 8 if ctype.endswith("*") else _SIZE_BYTES[ctype]
+        align = _ALIGNMENT_BYTES.get(ctype, size)
+        largest = max(largest, align)
+        offset = -(-offset // align) * align
+        packed.append(
+            ParamField(
+                ctype=ctype, name=name, offset_bytes=offset, size_bytes=size, comment=comment
+            )
+        )
+        offset += size
+    return tuple(packed), -(-offset // largest) * largest

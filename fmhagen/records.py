@@ -1,0 +1,90 @@
+"""Record: the common behaviour of spec and schedule: printing, JSON, TOML."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, Self, get_type_hints
+
+from fmhagen.errors import InvalidSpecError
+
+
+def closest(word: str, choices: tuple[str, ...]) -> str:
+    """Return a hint that names the choice most like `word`, or all choices."""
+    import difflib
+
+    near = difflib.get_close_matches(word, choices, n=1)
+    return f"did you mean {near[0]!r}?" if near else "use one of " + ", ".join(choices)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """A frozen record that prints as the call that recreates it and round-trips through text.
+
+    Fields whose value is the default are left out of the printed form. `StrEnum` fields accept
+    and print plain strings.
+    """
+
+    def __post_init__(self) -> None:
+        """Turn strings into the enums that the fields declare."""
+        hints = get_type_hints(type(self))
+        for field in dataclasses.fields(self):
+            enum = hints[field.name]
+            if isinstance(enum, type) and issubclass(enum, StrEnum):
+                value = getattr(self, field.name)
+                choices = tuple(str(member) for member in enum)
+                if str(value) not in choices:
+                    limit = "must be one of " + ", ".join(choices)
+                    raise InvalidSpecError(field.name, value, limit, closest(str(value), choices))
+                object.__setattr__(self, field.name, enum(str(value)))
+
+    def __repr__(self) -> str:
+        """Return the constructor call that recreates this record."""
+        inside = ", ".join(f"{name}={value!r}" for name, value in self.to_dict().items())
+        return f"{type(self).__name__}({inside})"
+
+    def to_dict(self, *, defaults: bool = False) -> dict[str, Any]:
+        """Return the fields as plain data, those at their default only if `defaults`."""
+        pairs: dict[str, Any] = {}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if defaults or value != field.default:
+                pairs[field.name] = str(value) if isinstance(value, StrEnum) else value
+        return pairs
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Build a record from plain data.
+
+        Raises:
+            InvalidSpecError: a key is not a field, or a value has no meaning.
+        """
+        names = tuple(field.name for field in dataclasses.fields(cls))
+        for key in data:
+            if key not in names:
+                limit = f"{cls.__name__} has no such field"
+                raise InvalidSpecError(key, data[key], limit, closest(key, names))
+        return cls(**data)
+
+    def to_json(self) -> str:
+        """Return the record as one JSON object."""
+        return json.dumps(self.to_dict(), indent=2, sort_keys=True)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Build a record from a JSON object."""
+        return cls.from_dict(json.loads(text))
+
+    def to_toml(self) -> str:
+        """Return the record as a TOML table without a heading."""
+        import tomli_w
+
+        return tomli_w.dumps({k: v for k, v in self.to_dict().items() if v is not None})
+
+    @classmethod
+    def from_toml(cls, text: str) -> Self:
+        """Build a record from a TOML table without a heading."""
+        return cls.from_dict(tomllib.loads(text))

@@ -1,0 +1,111 @@
+"""Choice of a schedule: a pure function of spec and target that gives its reasons."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fmhagen.schedule import MainLoop, Schedule
+from fmhagen.spec import AttentionSpec
+from fmhagen.targets import Target
+from fmhagen.validate import check_support
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A schedule and why it was chosen.
+
+    Attributes:
+        schedule: the schedule to use.
+        reasons: one sentence for each decision.
+        rejected: (schedule, why not) for the alternatives that were weighed.
+    """
+
+    schedule: Schedule
+    reasons: tuple[str, ...]
+    rejected: tuple[tuple[Schedule, str], ...]
+
+
+def choose(spec: AttentionSpec, target: Target) -> Choice:
+    """Return the default schedule of a spec on a target, with the reasons.
+
+    Raises:
+        UnsupportedSpecError: the target does not support the spec.
+    """
+    check_support(spec, target)
+    table = {
+        MainLoop.WARP_SPECIALISED: _choose_warp_specialised,
+        MainLoop.WAVE_INTERLEAVED: _choose_wave_interleaved,
+    }
+    return table[MainLoop(target.main_loops[0])](spec)
+
+
+def default_schedule(spec: AttentionSpec, target: Target) -> Schedule:
+    """Return the schedule of `choose` alone."""
+    return choose(spec, target).schedule
+
+
+def candidates(spec: AttentionSpec, target: Target) -> tuple[Schedule, ...]:
+    """Return every schedule that the target's lowering accepts for a spec, best first."""
+    choice = choose(spec, target)
+    return (choice.schedule, *(schedule for schedule, _ in choice.rejected))
+
+
+def _choose_warp_specialised(spec: AttentionSpec) -> Choice:
+    def schedule(consumers: int, tile_n: int, stages: int, *, persistent: bool = True) -> Schedule:
+        producer, consumer = {2: (24, 240), 3: (32, 160)}[consumers]
+        return Schedule(
+            main_loop=MainLoop.WARP_SPECIALISED,
+            tile_m=64 * consumers,
+            tile_n=tile_n,
+            consumers=consumers,
+            stages=stages,
+            q_stages=2 if persistent else 1,
+            persistent=persistent,
+            producer_registers=producer,
+            consumer_registers=consumer,
+        )
+
+    if spec.d == 64:
+        return Choice(
+            schedule=schedule(3, 128, 3),
+            reasons=(
+                "three consumer warpgroups: at head_dim 64 the softmax bounds, and more warps hide"
+                " more of its latency",
+                "tile_n 128 is the widest whose S, P and O fit 160 registers a thread",
+                "three stages fit, since a K or V tile is 16 KiB",
+            ),
+            rejected=((schedule(2, 128, 2), "fewer warps to hide the softmax"),),
+        )
+    return Choice(
+        schedule=schedule(2, 128, 2),
+        reasons=(
+            "two consumer warpgroups of 64 rows: S (64), O (64) and P (32) fit 240 registers",
+            "tile_n 128 equals tile_m, so a causal tile has at most two partly visible steps",
+            "two Q buffers and a persistent grid hide the load of Q and the store of O",
+        ),
+        rejected=(
+            (schedule(2, 128, 2, persistent=False), "exposes the load of Q and the store of O"),
+        ),
+    )
+
+
+def _choose_wave_interleaved(spec: AttentionSpec) -> Choice:
+    def schedule(consumers: int, tile_n: int) -> Schedule:
+        return Schedule(
+            main_loop=MainLoop.WAVE_INTERLEAVED,
+            tile_m=32 * consumers,
+            tile_n=tile_n,
+            consumers=consumers,
+        )
+
+    tile_n = 64 if spec.d > 64 else 128
+    return Choice(
+        schedule=schedule(8, tile_n),
+        reasons=(
+            "eight waves of 32 queries: two waves a SIMD hide one another's softmax",
+            f"tile_n {tile_n}: K and V, double buffered, fill the 64 KiB of LDS",
+        ),
+        rejected=(
+            (schedule(4, 64), "one wave a SIMD leaves the matrix cores idle during softmax"),
+        ),
+    )

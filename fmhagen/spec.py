@@ -1,0 +1,108 @@
+"""AttentionSpec: what is computed, with no word of hardware."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from fmhagen.records import Record
+
+
+class DType(StrEnum):
+    """Element type of Q, K and V."""
+
+    BF16 = "bf16"
+    FP16 = "fp16"
+    E4M3 = "e4m3"
+    E5M2 = "e5m2"
+    INT8 = "int8"
+
+
+class Direction(StrEnum):
+    """Which pass is computed."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+
+
+class Anchor(StrEnum):
+    """Where the diagonal of a causal mask or window is fixed when Sq differs from Sk."""
+
+    BOTTOM_RIGHT = "bottom_right"
+    TOP_LEFT = "top_left"
+
+
+class Layout(StrEnum):
+    """Order of a four-dimensional tensor's axes: a name for strides, not for storage."""
+
+    BSHD = "bshd"
+    BHSD = "bhsd"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class AttentionSpec(Record):
+    """What one attention operator computes: O = softmax(scale * Q K^T + mask) V.
+
+    Attributes:
+        direction: forward or backward pass.
+        dtype: element type of Q, K, V and O; products and softmax are fp32.
+        head_dim: depth `d` of Q and K.
+        head_dim_v: depth `dv` of V and O; None means `head_dim`.
+        causal: hide key n from query m unless n <= m + off, off = Sk - Sq (or 0, see `anchor`).
+        anchor: bottom_right (off = Sk - Sq) or top_left (off = 0).
+        window_left: keys further left than this of the diagonal are hidden; None means unlimited.
+        window_right: the same to the right.
+        scale: softmax scale; None means 1 / sqrt(head_dim).
+        layout: axis order of the tensors that a call takes and gives.
+        soft_cap: cap * tanh(score / cap) applied after the scale; None means no cap.
+        alibi: add slope[h] * (n - m - off) to the score.
+        sink: one learned logit a query head in the denominator.
+        varlen: sequences packed along one axis, with cumulative lengths.
+        page_size: keys a page of a paged key/value cache; None means contiguous.
+
+    Raises:
+        InvalidSpecError: a value means nothing on any chip.
+    """
+
+    direction: Direction = Direction.FORWARD
+    dtype: DType = DType.BF16
+    head_dim: int = 128
+    head_dim_v: int | None = None
+    causal: bool = False
+    anchor: Anchor = Anchor.BOTTOM_RIGHT
+    window_left: int | None = None
+    window_right: int | None = None
+    scale: float | None = None
+    layout: Layout = Layout.BSHD
+    soft_cap: float | None = None
+    alibi: bool = False
+    sink: bool = False
+    varlen: bool = False
+    page_size: int | None = None
+
+    def __post_init__(self) -> None:
+        """Normalise equal spellings to one value, then refuse values without a meaning."""
+        from fmhagen.validate import check_meaning
+
+        Record.__post_init__(self)
+        if self.head_dim_v == self.head_dim:
+            object.__setattr__(self, "head_dim_v", None)
+        for name in ("window_left", "window_right"):
+            if getattr(self, name) == -1:
+                object.__setattr__(self, name, None)
+        check_meaning(self)
+
+    @property
+    def d(self) -> int:
+        """Depth of Q and K."""
+        return self.head_dim
+
+    @property
+    def dv(self) -> int:
+        """Depth of V and O."""
+        return self.head_dim if self.head_dim_v is None else self.head_dim_v
+
+    @property
+    def scale_value(self) -> float:
+        """The softmax scale that applies: the given one, else 1 / sqrt(head_dim)."""
+        return self.head_dim**-0.5 if self.scale is None else self.scale

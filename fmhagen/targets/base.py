@@ -1,0 +1,54 @@
+"""Target: the frozen facts of one chip, each with its unit in the name and its source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """Facts of one chip that decisions are made from.
+
+    Attributes:
+        name: canonical name, as in `--target`.
+        chips: products that this target covers.
+        aliases: other spellings that select it.
+        compiler_arch: what the compiler is told.
+        symbol_suffix: last part of a kernel's symbol.
+        file_suffix: suffix of an emitted file.
+        language: "CUDA C++" or "HIP C++".
+        prelude: folder of the chip's prelude under `templates/prelude`.
+        main_loops: the main loops that its prelude serves, the usual one first.
+        kernel_template: skeleton under `templates/kernels` of the forward kernel.
+        prelude_suffix: suffix of the prelude's files.
+        lanes_per_warp: threads of a warp or wave.
+        compute_units: SMs or CUs of the reference product.
+        shared_memory_per_block_bytes: most shared memory (LDS) that one block can have.
+        registers_per_block: 32-bit registers that one block can have.
+        max_registers_per_thread: most registers that one thread can have.
+        max_threads_per_block: most threads of one block.
+        max_blocks_x: most blocks in the first grid dimension.
+        l2_bytes: last cache that all compute units share.
+        sources: for each fact, where it is stated.
+    """
+
+    name: str
+    chips: tuple[str, ...]
+    aliases: tuple[str, ...]
+    compiler_arch: str
+    symbol_suffix: str
+    file_suffix: str
+    language: str
+    prelude: str
+    main_loops: tuple[str, ...]
+    kernel_template: str
+    prelude_suffix: str
+    lanes_per_warp: int
+    compute_units: int
+    shared_memory_per_block_bytes: int
+    registers_per_block: int
+    max_registers_per_thread: int
+    max_threads_per_block: int
+    max_blocks_x: int
+    l2_bytes: int
+    sources: tuple[tuple[str, str], ...]

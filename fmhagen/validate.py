@@ -1,0 +1,174 @@
+"""The one place where values are refused: what means nothing, and what a target does not do yet."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fmhagen.errors import InvalidSpecError, UnsupportedSpecError
+
+if TYPE_CHECKING:
+    from fmhagen.spec import AttentionSpec
+    from fmhagen.targets import Target
+
+SUPPORTED_DTYPES = ("bf16", "fp16")
+SUPPORTED_HEAD_DIMS = (64, 128)
+
+
+def check_meaning(spec: AttentionSpec) -> None:
+    """Refuse values that mean nothing on any chip.
+
+    Raises:
+        InvalidSpecError: names the field, the value and the limit.
+    """
+    for name in ("head_dim", "head_dim_v", "page_size"):
+        value = getattr(spec, name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise InvalidSpecError(name, value, "must be an integer")
+        if value is not None and value < 1:
+            raise InvalidSpecError(name, value, "must be at least 1")
+    for name in ("window_left", "window_right"):
+        value = getattr(spec, name)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise InvalidSpecError(name, value, "must be an integer or None")
+        if value is not None and value < 0:
+            raise InvalidSpecError(name, value, "must be at least 0", "None or -1 means unlimited")
+    for name in ("causal", "alibi", "sink", "varlen"):
+        value = getattr(spec, name)
+        if not isinstance(value, bool):
+            raise InvalidSpecError(name, value, "must be True or False")
+    check_scale("scale", spec.scale)
+    if spec.soft_cap is not None and not (spec.soft_cap > 0 and math.isfinite(spec.soft_cap)):
+        raise InvalidSpecError("soft_cap", spec.soft_cap, "must be a finite number above 0")
+
+
+def check_scale(field: str, scale: float | None) -> None:
+    """Refuse a softmax scale that is negative or not finite.
+
+    Raises:
+        InvalidSpecError: names the field, the value and what to do instead.
+    """
+    if scale is None:
+        return
+    if isinstance(scale, bool) or not isinstance(scale, int | float):
+        raise InvalidSpecError(field, scale, "must be a number or None")
+    if not (scale >= 0 and math.isfinite(scale)):
+        limit = "must be finite and at least 0"
+        raise InvalidSpecError(field, scale, limit, "for a negative scale negate Q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """One limit of the kernels that exist today.
+
+    Attributes:
+        field: the field of the spec that it judges.
+        holds: whether a spec keeps within it on a target.
+        limit: the limit as a sentence.
+        suggestion: the nearest thing that works, given the spec.
+    """
+
+    field: str
+    holds: Callable[[AttentionSpec, Target], bool]
+    limit: str
+    suggestion: Callable[[AttentionSpec], str]
+
+
+def _nearest_head_dim(spec: AttentionSpec) -> str:
+    larger = [d for d in SUPPORTED_HEAD_DIMS if d >= max(spec.d, spec.dv)]
+    if larger:
+        return f"pad Q, K and V with zeros to head_dim={larger[0]} and give the scale"
+    return f"the largest is head_dim={SUPPORTED_HEAD_DIMS[-1]}"
+
+
+RULES: tuple[Rule, ...] = (
+    Rule(
+        field="direction",
+        holds=lambda spec, target: spec.direction == "forward",
+        limit="the backward pass is not generated yet",
+        suggestion=lambda spec: "use direction='forward'",
+    ),
+    Rule(
+        field="dtype",
+        holds=lambda spec, target: spec.dtype in SUPPORTED_DTYPES,
+        limit="supported are " + " and ".join(SUPPORTED_DTYPES),
+        suggestion=lambda spec: "convert Q, K and V to bf16",
+    ),
+    Rule(
+        field="head_dim",
+        holds=lambda spec, target: spec.d in SUPPORTED_HEAD_DIMS,
+        limit="supported are " + " and ".join(map(str, SUPPORTED_HEAD_DIMS)),
+        suggestion=_nearest_head_dim,
+    ),
+    Rule(
+        field="head_dim_v",
+        holds=lambda spec, target: spec.dv == spec.d,
+        limit="must equal head_dim for now",
+        suggestion=_nearest_head_dim,
+    ),
+    Rule(
+        field="window_left",
+        holds=lambda spec, target: spec.window_left is None,
+        limit="sliding windows are not generated yet",
+        suggestion=lambda spec: "use window_left=None",
+    ),
+    Rule(
+        field="window_right",
+        holds=lambda spec, target: spec.window_right is None,
+        limit="sliding windows are not generated yet",
+        suggestion=lambda spec: "use causal=True for window_right=0, else None",
+    ),
+    Rule(
+        field="soft_cap",
+        holds=lambda spec, target: spec.soft_cap is None,
+        limit="score functions are not generated yet",
+        suggestion=lambda spec: "use soft_cap=None",
+    ),
+    Rule(
+        field="alibi",
+        holds=lambda spec, target: not spec.alibi,
+        limit="score functions are not generated yet",
+        suggestion=lambda spec: "use alibi=False",
+    ),
+    Rule(
+        field="sink",
+        holds=lambda spec, target: not spec.sink,
+        limit="attention sinks are not generated yet",
+        suggestion=lambda spec: "use sink=False",
+    ),
+    Rule(
+        field="varlen",
+        holds=lambda spec, target: not spec.varlen,
+        limit="packed sequences are not generated yet",
+        suggestion=lambda spec: "call once for each sequence",
+    ),
+    Rule(
+        field="page_size",
+        holds=lambda spec, target: spec.page_size is None,
+        limit="paged caches are not generated yet",
+        suggestion=lambda spec: "gather the pages into contiguous K and V",
+    ),
+)
+
+
+def check_support(spec: AttentionSpec, target: Target) -> None:
+    """Refuse what a target's kernels do not do yet.
+
+    Raises:
+        UnsupportedSpecError: names the field, the value, the limit and what works.
+    """
+    for rule in RULES:
+        if not rule.holds(spec, target):
+            value = getattr(spec, rule.field)
+            if rule.field == "head_dim_v":
+                value = spec.dv
+            plain = str(value) if isinstance(value, str) else value
+            limit = f"{rule.limit} on {target.name}"
+            raise UnsupportedSpecError(rule.field, plain, limit, rule.suggestion(spec))
+
+
+def is_supported(spec: AttentionSpec, target: Target) -> bool:
+    """Return whether a target's kernels can compute a spec."""
+    return all(rule.holds(spec, target) for rule in RULES)

@@ -1,0 +1,217 @@
+// The tile layer of sm90: what a kernel body says, in terms of the isa layer.
+// An accumulator fragment of 64 x N: element i of a thread belongs to row half (i / 2) % 2, that is
+// row thread_row() + 8 * half, and to column 8 * (i / 4) + 2 * (lane % 4) + i % 2
+// (PTX ISA 9.7.15.5.1, wgmma.mma_async, D fragment).
+
+// Row of this thread's first accumulator element in its warpgroup's 64.
+FMHAGEN_DEVICE u32 thread_row() {
+  return thread_index() % GROUP_THREADS / 32 * 16 + thread_index() % 32 / 4;
+}
+
+// Column of this thread's first accumulator element.
+FMHAGEN_DEVICE u32 thread_column() {
+  return thread_index() % 4 * 2;
+}
+
+// The number in [low, high] nearest to `value`.
+FMHAGEN_DEVICE i32 clamp(i32 value, i32 low, i32 high) {
+  return value < low ? low : value > high ? high : value;
+}
+
+// Moves on to the next of COUNT buffers.
+template <u32 COUNT>
+FMHAGEN_DEVICE void advance(Ring& ring) {
+  ring.stage += 1;
+  if (ring.stage == COUNT) {
+    ring.stage = 0;
+    ring.phase ^= 1;
+  }
+}
+
+// One thread sets up every barrier before anyone uses one.
+FMHAGEN_DEVICE void initialise_barriers(u32 smem) {
+  for (u32 stage = 0; stage < Q_STAGES; ++stage) {
+    mbarrier_init(smem + Q_FULL + stage * BARRIER_BYTES, 1);
+    mbarrier_init(smem + O_FULL + stage * BARRIER_BYTES, CONSUMER_WARPS);
+    mbarrier_init(smem + Q_EMPTY + stage * BARRIER_BYTES, 1);
+  }
+  for (u32 stage = 0; stage < STAGES; ++stage) {
+    mbarrier_init(smem + K_FULL + stage * BARRIER_BYTES, 1);
+    mbarrier_init(smem + K_EMPTY + stage * BARRIER_BYTES, CONSUMER_WARPS);
+    mbarrier_init(smem + V_FULL + stage * BARRIER_BYTES, 1);
+    mbarrier_init(smem + V_EMPTY + stage * BARRIER_BYTES, CONSUMER_WARPS);
+  }
+  mbarrier_init_fence();
+}
+
+// Waits until the buffer at `ring` is free; the first time round it is.
+FMHAGEN_DEVICE void wait_empty(u32 barriers, Ring ring) {
+  mbarrier_wait(barriers + ring.stage * BARRIER_BYTES, ring.phase ^ 1);
+}
+
+// Loads rows [row, row + rows of a box) of one head, DEPTH columns, as boxes of BOX_COLUMNS.
+template <u32 DEPTH, u32 BOX_BYTES>
+FMHAGEN_DEVICE void load_tile(u32 destination, const TensorMap* map, u32 barrier, u32 row, i32 head,
+                              i32 batch) {
+  mbarrier_arrive_expect_tx(barrier, DEPTH / BOX_COLUMNS * BOX_BYTES);
+#pragma unroll
+  for (u32 box = 0; box < DEPTH / BOX_COLUMNS; ++box) {
+    tma_load_4d(destination + box * BOX_BYTES, map, barrier, static_cast<i32>(box * BOX_COLUMNS),
+                static_cast<i32>(row), head, batch);
+  }
+}
+
+// This warp is done with the buffer at `ring`, whose empty barriers these are; moves on.
+FMHAGEN_DEVICE void release(u32 barriers, Ring& ring) {
+  if (thread_index() % 32 == 0) {
+    mbarrier_arrive(barriers + ring.stage * BARRIER_BYTES);
+  }
+  advance<STAGES>(ring);
+}
+
+// This warp's part of O stands in shared memory.
+FMHAGEN_DEVICE void release_staged(u32 barriers, Ring ring) {
+  warp_sync();
+  if (thread_index() % 32 == 0) {
+    mbarrier_arrive(barriers + ring.stage * BARRIER_BYTES);
+  }
+}
+
+// Shared-memory descriptor of a K-major operand under the 128-byte swizzle (PTX ISA 9.7.15.5.1.2.2).
+FMHAGEN_DEVICE u64 descriptor_k_major(u32 address) {
+  const u64 stride_bytes = 8 * ROW_BYTES;  // from one group of eight rows to the next
+  return (address >> 4 & 0x3fff) | 1ull << 16 | stride_bytes >> 4 << 32 | 1ull << 62;
+}
+
+// Shared-memory descriptor of an MN-major operand under the 128-byte swizzle.
+template <u32 BOX_BYTES>
+FMHAGEN_DEVICE u64 descriptor_mn_major(u32 address) {
+  const u64 leading_bytes = BOX_BYTES;     // from one box of 64 columns to the next
+  const u64 stride_bytes = 8 * ROW_BYTES;  // from one group of eight rows to the next
+  return (address >> 4 & 0x3fff) | leading_bytes >> 4 << 16 | stride_bytes >> 4 << 32 | 1ull << 62;
+}
+
+// Sets every element to zero.
+template <u32 COUNT>
+FMHAGEN_DEVICE void clear(f32 (&values)[COUNT]) {
+#pragma unroll
+  for (u32 i = 0; i < COUNT; ++i) {
+    values[i] = 0.0f;
+  }
+}
+
+// Largest element of each of this thread's two rows, over this thread's columns.
+FMHAGEN_DEVICE void thread_maximum(f32 (&largest)[2], const f32 (&s)[TILE_N / 2]) {
+  largest[0] = maximum(s[0], s[1]);
+  largest[1] = maximum(s[2], s[3]);
+#pragma unroll
+  for (u32 i = 4; i < TILE_N / 2; i += 4) {
+    largest[0] = maximum(largest[0], maximum(s[i], s[i + 1]));
+    largest[1] = maximum(largest[1], maximum(s[i + 2], s[i + 3]));
+  }
+}
+
+// Largest element of each row, over the four threads that share it.
+FMHAGEN_DEVICE void row_maximum(f32 (&largest)[2], const f32 (&s)[TILE_N / 2]) {
+  thread_maximum(largest, s);
+#pragma unroll
+  for (u32 half = 0; half < 2; ++half) {
+    largest[half] = maximum(largest[half], shuffle_xor(largest[half], 1));
+    largest[half] = maximum(largest[half], shuffle_xor(largest[half], 2));
+  }
+}
+
+// s = exp2(scale_log2 * (s - reference)), sum += this thread's part of the row sums.
+FMHAGEN_DEVICE void softmax(f32 (&s)[TILE_N / 2], const f32 (&reference)[2], f32 (&sum)[2],
+                            f32 scale_log2) {
+  const f32 offset[2] = {-reference[0] * scale_log2, -reference[1] * scale_log2};
+#pragma unroll
+  for (u32 i = 0; i < TILE_N / 2; ++i) {
+    s[i] = exp2_approx(fused_multiply_add(s[i], scale_log2, offset[i / 2 % 2]));
+    sum[i / 2 % 2] += s[i];
+  }
+}
+
+// As `softmax`, where a row may have seen no key yet: its elements are -inf and its P is 0.
+FMHAGEN_DEVICE void softmax_masked(f32 (&s)[TILE_N / 2], const f32 (&reference)[2], f32 (&sum)[2],
+                                   f32 scale_log2) {
+  // NOTE: -inf - (-inf) would be NaN.
+  const f32 guarded[2] = {reference[0] == -infinity() ? 0.0f : reference[0],
+                          reference[1] == -infinity() ? 0.0f : reference[1]};
+  softmax(s, guarded, sum, scale_log2);
+}
+
+// The first key tile of a row: the reference is its exact maximum.
+FMHAGEN_DEVICE void softmax_first(f32 (&s)[TILE_N / 2], f32 (&reference)[2], f32 (&sum)[2],
+                                  f32 scale_log2) {
+  row_maximum(reference, s);
+  softmax_masked(s, reference, sum, scale_log2);
+}
+
+// True if this thread saw an element that is more than a factor 2^8 above the reference.
+FMHAGEN_DEVICE bool outgrows_reference(const f32 (&s)[TILE_N / 2], const f32 (&reference)[2],
+                                       f32 scale_log2) {
+  const f32 growth_log2 = 8.0f;  // P stays below 2^8, so its 16-bit rounding and l keep their accuracy
+  f32 largest[2];
+  thread_maximum(largest, s);
+  return (largest[0] - reference[0]) * scale_log2 > growth_log2 ||
+         (largest[1] - reference[1]) * scale_log2 > growth_log2;
+}
+
+// Moves the reference to the row maximum: (O, l) = alpha * (O, l).
+FMHAGEN_DEVICE void rescale(const f32 (&s)[TILE_N / 2], f32 (&o)[HEAD_DIM_V / 2],
+                            f32 (&reference)[2], f32 (&sum)[2], f32 scale_log2) {
+  f32 largest[2];
+  f32 alpha[2];
+  row_maximum(largest, s);
+#pragma unroll
+  for (u32 half = 0; half < 2; ++half) {
+    largest[half] = maximum(largest[half], reference[half]);
+    // NOTE: a row that has seen no key has O = l = 0; -inf - (-inf) would be NaN.
+    alpha[half] = largest[half] == -infinity()
+                      ? 1.0f
+                      : exp2_approx((reference[half] - largest[half]) * scale_log2);
+    reference[half] = largest[half];
+    sum[half] *= alpha[half];
+  }
+#pragma unroll
+  for (u32 i = 0; i < HEAD_DIM_V / 2; ++i) {
+    o[i] *= alpha[i / 2 % 2];
+  }
+}
+
+// Adds up l over the four threads that share a row.
+FMHAGEN_DEVICE void reduce_sum(f32 (&sum)[2]) {
+#pragma unroll
+  for (u32 half = 0; half < 2; ++half) {
+    sum[half] += shuffle_xor(sum[half], 1);
+    sum[half] += shuffle_xor(sum[half], 2);
+  }
+}
+
+// O = O / l, and 0 where a row saw no key.
+FMHAGEN_DEVICE void normalise(f32 (&o)[HEAD_DIM_V / 2], const f32 (&sum)[2]) {
+  const f32 inverse[2] = {sum[0] == 0.0f ? 0.0f : 1.0f / sum[0],
+                          sum[1] == 0.0f ? 0.0f : 1.0f / sum[1]};
+#pragma unroll
+  for (u32 i = 0; i < HEAD_DIM_V / 2; ++i) {
+    o[i] *= inverse[i / 2 % 2];
+  }
+}
+
+// LSE = ln(l) + scale * reference, one thread of four a row; -inf where a row saw no key.
+FMHAGEN_DEVICE void store_lse(const Params& params, const Tile& tile, u32 m_thread,
+                              const f32 (&reference)[2], const f32 (&sum)[2]) {
+  if (params.lse == nullptr || thread_index() % 4 != 0) {
+    return;
+  }
+  const i64 row_first = static_cast<i64>(tile.batch * params.num_heads + tile.head) * params.seqlen_q;
+#pragma unroll
+  for (u32 half = 0; half < 2; ++half) {
+    const u32 m = m_thread + 8 * half;
+    if (m < params.seqlen_q) {
+      const f32 lse = (log2_approx(sum[half]) + reference[half] * params.scale_log2) * LN2;
+      store_global_f32(params.lse + row_first + m, sum[half] == 0.0f ? -infinity() : lse);
+    }
+  }
+}
