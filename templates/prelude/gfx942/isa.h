@@ -1,0 +1,173 @@
+// The isa layer of gfx942: one function, one instruction. Its name stands in the comment, as in the
+// "AMD Instinct MI300 Instruction Set Architecture: Reference Guide" (CDNA 3); the builtins are
+// those of https://llvm.org/docs/AMDGPUUsage.html. LDS addresses are u32 byte addresses.
+// A definition is a block without blank lines; its first comment line enters the vocabulary.
+
+// Two registers; 16-bit elements are carried in pairs, the first in bits 0-15.
+using u32x2 = u32 __attribute__((ext_vector_type(2)));
+
+// Four registers, of 16-bit pairs.
+using u32x4 = u32 __attribute__((ext_vector_type(4)));
+
+// Sixteen registers: this lane's part of a 32 x 32 accumulator.
+using f32x16 = f32 __attribute__((ext_vector_type(16)));
+
+// A buffer resource: a 48-bit base and a number of bytes beyond which nothing is accessed.
+using BufferResource = __amdgpu_buffer_rsrc_t;
+
+// Index of this thread in its block.
+FMHAGEN_DEVICE u32 thread_index() {
+  return __builtin_amdgcn_workitem_id_x();
+}
+
+// Index of this block in the grid.
+FMHAGEN_DEVICE u32 block_index() {
+  return __builtin_amdgcn_workgroup_id_x();
+}
+
+// Number of blocks in the grid.
+FMHAGEN_DEVICE u32 grid_size() {
+  return __builtin_amdgcn_grid_size_x() / __builtin_amdgcn_workgroup_size_x();
+}
+
+// Address of the block's dynamic LDS, 1024-byte aligned.
+FMHAGEN_DEVICE u32 smem_base() {
+  extern __shared__ u8 s_dynamic[] __attribute__((aligned(1024)));
+  return (u32)(__attribute__((address_space(3))) u8*)s_dynamic;
+}
+
+// Waits until this wave's LDS operations are complete (s_waitcnt lgkmcnt(0)).
+FMHAGEN_DEVICE void wait_lds() {
+  asm volatile("s_waitcnt lgkmcnt(0)" ::: "memory");
+}
+
+// All waves of the block meet (s_barrier); waits for no memory operation: see wait_lds.
+FMHAGEN_DEVICE void block_barrier() {
+  asm volatile("s_barrier" ::: "memory");
+}
+
+// The value of the first lane: a number that the compiler knows is uniform (v_readfirstlane_b32).
+FMHAGEN_DEVICE u32 wave_uniform(u32 value) {
+  return __builtin_amdgcn_readfirstlane(value);
+}
+
+// True in every lane of the wave if `predicate` holds in any (v_cmp into a lane mask).
+FMHAGEN_DEVICE bool wave_any(bool predicate) {
+  return __builtin_amdgcn_ballot_w64(predicate) != 0;
+}
+
+// Value of the lane whose index differs in the bits of `lane_mask` (ds_bpermute_b32).
+FMHAGEN_DEVICE f32 shuffle_xor(f32 value, u32 lane_mask) {
+  u32 lane = __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
+  i32 bits = __builtin_bit_cast(i32, value);
+  return __builtin_bit_cast(f32, __builtin_amdgcn_ds_bpermute((lane ^ lane_mask) * 4, bits));
+}
+
+// Reads 16 bytes of LDS, 16-byte aligned (ds_read_b128).
+FMHAGEN_DEVICE u32x4 lds_read_b128(u32 address) {
+  return *(const __attribute__((address_space(3))) u32x4*)address;
+}
+
+// Writes 16 bytes of LDS, 16-byte aligned (ds_write_b128).
+FMHAGEN_DEVICE void lds_write_b128(u32 address, u32x4 value) {
+  *(__attribute__((address_space(3))) u32x4*)address = value;
+}
+
+// Makes the resource of `bytes` bytes of global memory from `base` on.
+FMHAGEN_DEVICE BufferResource make_buffer(const void* base, u32 bytes) {
+  return __builtin_amdgcn_make_buffer_rsrc(const_cast<void*>(base), 0, bytes, 0x00020000);
+}
+
+// Loads 4 bytes; outside the resource nothing is read and 0 is given (buffer_load_dword).
+FMHAGEN_DEVICE u32 buffer_load_b32(BufferResource buffer, u32 offset) {
+  return __builtin_amdgcn_raw_buffer_load_b32(buffer, offset, 0, 0);
+}
+
+// Loads 16 bytes; outside the resource nothing is read and 0 is given (buffer_load_dwordx4).
+FMHAGEN_DEVICE u32x4 buffer_load_b128(BufferResource buffer, u32 offset) {
+  return __builtin_amdgcn_raw_buffer_load_b128(buffer, offset, 0, 0);
+}
+
+// Stores 16 bytes; outside the resource nothing is written (buffer_store_dwordx4).
+FMHAGEN_DEVICE void buffer_store_b128(BufferResource buffer, u32 offset, u32x4 value) {
+  __builtin_amdgcn_raw_buffer_store_b128(value, buffer, offset, 0, 0);
+}
+
+// D[32,32] = A[32,8] B[8,32] + C of bf16 in 32 clocks (v_mfma_f32_32x32x8_bf16).
+FMHAGEN_DEVICE f32x16 mfma_32x32x8_bf16(u32x2 a, u32x2 b, f32x16 c) {
+  using Fragment = __attribute__((ext_vector_type(4))) short;
+  return __builtin_amdgcn_mfma_f32_32x32x8bf16_1k(__builtin_bit_cast(Fragment, a),
+                                                  __builtin_bit_cast(Fragment, b), c, 0, 0, 0);
+}
+
+// D[32,32] = A[32,8] B[8,32] + C of fp16 in 32 clocks (v_mfma_f32_32x32x8_f16).
+FMHAGEN_DEVICE f32x16 mfma_32x32x8_f16(u32x2 a, u32x2 b, f32x16 c) {
+  using Fragment = __attribute__((ext_vector_type(4))) _Float16;
+  return __builtin_amdgcn_mfma_f32_32x32x8f16(__builtin_bit_cast(Fragment, a),
+                                              __builtin_bit_cast(Fragment, b), c, 0, 0, 0);
+}
+
+// Four bytes chosen by the bytes of `selector`: 0-3 of low, 4-7 of high (v_perm_b32).
+FMHAGEN_DEVICE u32 byte_permute(u32 high, u32 low, u32 selector) {
+  return __builtin_amdgcn_perm(high, low, selector);
+}
+
+// 2^x, flushing denormals; 1 ulp (v_exp_f32).
+FMHAGEN_DEVICE f32 exp2_approx(f32 x) {
+  return __builtin_amdgcn_exp2f(x);
+}
+
+// log2(x) (v_log_f32).
+FMHAGEN_DEVICE f32 log2_approx(f32 x) {
+  return __builtin_amdgcn_logf(x);
+}
+
+// 1/x; 1 ulp (v_rcp_f32).
+FMHAGEN_DEVICE f32 reciprocal_approx(f32 x) {
+  return __builtin_amdgcn_rcpf(x);
+}
+
+// a * b + c in one rounding (v_fma_f32).
+FMHAGEN_DEVICE f32 fused_multiply_add(f32 a, f32 b, f32 c) {
+  return __builtin_fmaf(a, b, c);
+}
+
+// The larger of two numbers; a NaN loses (v_max_f32).
+FMHAGEN_DEVICE f32 maximum(f32 a, f32 b) {
+  return __builtin_fmaxf(a, b);
+}
+
+// Positive infinity.
+FMHAGEN_DEVICE f32 infinity() {
+  return __builtin_bit_cast(f32, 0x7f800000u);
+}
+
+// Rounds two floats to bf16, to nearest even; `low` goes to bits 0-15 (no single instruction).
+FMHAGEN_DEVICE u32 pack_bf16x2(f32 low, f32 high) {
+  u32 low_bits = __builtin_bit_cast(u32, low);
+  u32 high_bits = __builtin_bit_cast(u32, high);
+  low_bits += 0x7fffu + ((low_bits >> 16) & 1u);
+  high_bits += 0x7fffu + ((high_bits >> 16) & 1u);
+  return __builtin_amdgcn_perm(high_bits, low_bits, 0x07060302u);
+}
+
+// Rounds two floats to fp16, to nearest even; `low` goes to bits 0-15 (v_cvt_f16_f32, v_pack).
+FMHAGEN_DEVICE u32 pack_f16x2(f32 low, f32 high) {
+  using Pair = __attribute__((ext_vector_type(2))) _Float16;
+  Pair pair = {static_cast<_Float16>(low), static_cast<_Float16>(high)};
+  return __builtin_bit_cast(u32, pair);
+}
+
+// Stores one float to global memory.
+FMHAGEN_DEVICE void store_global_f32(f32* address, f32 value) {
+  *address = value;
+}
+
+// The kernel's parameter block, as though never read before: a scalar load now is cheaper than a
+// scalar register held over the main loop (the kernarg segment; the block is the only argument).
+template <class T>
+FMHAGEN_DEVICE const T& reread(const T&) {
+  auto block = (const __attribute__((address_space(4))) T*)__builtin_amdgcn_kernarg_segment_ptr();
+  asm volatile("" : "+s"(block));
+  return *(const T*)block;
+}
