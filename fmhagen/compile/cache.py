@@ -82,8 +82,13 @@ def default_path() -> Path | None:
         return None  # do not make a home directory for a user who has none
     import platformdirs
 
-    path = platformdirs.user_cache_path("fmhagen", appauthor=False)
-    return path if path.is_absolute() else None  # "~" stays where no passwd entry resolves it
+    # NOTE: where neither HOME nor a passwd entry names a home, newer platformdirs raises and older
+    # ones leave a "~" at the front.
+    try:
+        path = platformdirs.user_cache_path("fmhagen", appauthor=False)
+    except RuntimeError:
+        return None
+    return path if path.is_absolute() else None
 
 
 def default_cache() -> Cache:

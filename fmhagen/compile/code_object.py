@@ -22,7 +22,7 @@ def read_metadata(image: bytes) -> dict[str, Any]:
     Raises:
         CompileError: the image is no ELF file or has no readable metadata note.
     """
-    import msgpack  # type: ignore[import-untyped]
+    import msgpack
     from elftools.common.exceptions import ELFError
     from elftools.elf.elffile import ELFFile
     from elftools.elf.segments import NoteSegment

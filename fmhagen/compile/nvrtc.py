@@ -31,7 +31,7 @@ _PTXAS_WARNING = re.compile(r"^ptxas\s+(?:warning\b|\w+\s*:\s*\(C\d+\)).*$", re.
 def detect() -> Compiler:
     """Return NVRTC's version and path, or why it is missing."""
     try:
-        from cuda.pathfinder import load_nvidia_dynamic_lib  # type: ignore[import-untyped]
+        from cuda.pathfinder import load_nvidia_dynamic_lib
 
         path = load_nvidia_dynamic_lib("nvrtc").abs_path
         major, minor = _api().version()

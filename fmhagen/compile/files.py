@@ -1,0 +1,96 @@
+"""Compile generated files and print what each kernel costs; for CI and for one look by hand.
+
+    python -m fmhagen.compile.files [--compiler NAME] FILE...
+
+Exits with status 1 if a file does not compile, spills or uses local memory.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import sys
+import time
+from pathlib import Path
+
+from fmhagen.compile.driver import compile_source
+from fmhagen.errors import FmhagenError
+from fmhagen.source import Source
+
+_TARGETS = {".cu": "sm90", ".hip": "gfx942"}
+_ENTRY = re.compile(
+    r'extern\s+"C"\s+__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\('
+)
+
+
+def source_of_file(path: Path) -> Source:
+    """Return the Source of a generated file, as far as its text tells.
+
+    The number of threads and the dynamic shared memory are not in the text and are given as 0.
+
+    Raises:
+        ValueError: the file's suffix or its entry point is not that of a generated file.
+    """
+    target = _TARGETS.get(path.suffix)
+    if target is None:
+        raise ValueError(f"{path}: a generated file ends in {' or '.join(_TARGETS)}")
+    text = path.read_text(encoding="ascii")
+    entry = _ENTRY.search(text)
+    if entry is None:
+        raise ValueError(f'{path}: has no entry point `extern "C" __global__ void NAME(...)`')
+    return Source(
+        text=text,
+        symbol=entry[1],
+        target=target,
+        filename=path.name,
+        digest=hashlib.sha256(text.encode()).hexdigest()[:16],
+        constructor="",
+        threads=0,
+        dynamic_shared_bytes=0,
+    )
+
+
+def compile_file(path: Path, compiler: str) -> tuple[bool, str]:
+    """Compile one file; return whether it is clean, and one line (or a log) about it."""
+    started = time.perf_counter()
+    try:
+        binary = compile_source(
+            source_of_file(path), compiler=compiler, cache=None, allow_spills=True
+        )
+    except (FmhagenError, ValueError) as error:
+        return False, f"FAIL  {path}\n{error}"
+    seconds = time.perf_counter() - started
+    used = binary.resources
+    registers = [f"{used.registers} registers"]
+    if used.accumulator_registers is not None:
+        registers.append(f"{used.accumulator_registers} of them accumulators")
+    if used.scalar_registers is not None:
+        registers.append(f"{used.scalar_registers} scalar")
+    return used.clean, (
+        f"{'ok   ' if used.clean else 'SPILL'} {path}: {', '.join(registers)}, "
+        f"{used.spill_bytes} bytes spilled, {used.stack_bytes} bytes of local memory, "
+        f"{used.static_shared_bytes} bytes of static shared memory, {binary.compiler}, "
+        f"{seconds:.2f} s"
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Compile the files that the command line names; return the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m fmhagen.compile.files", description="Compile generated kernels."
+    )
+    parser.add_argument("--compiler", default="auto", help="auto, or the name of one")
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    options = parser.parse_args(arguments)
+    clean_count = 0
+    for path in options.files:
+        clean, report = compile_file(path, options.compiler)
+        clean_count += clean
+        print(report, flush=True)
+    print(f"{clean_count} of {len(options.files)} files are clean")
+    return 0 if clean_count == len(options.files) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
