@@ -1,0 +1,219 @@
+// Happens-before: vector clocks of agents, and the accesses that they order.
+//
+// An agent is anything with an order of its own: each warp, each warp's matrix unit, the loads of
+// each mbarrier, the bulk stores of each warp. `clock.time[a] >= t` means: everything that agent
+// `a` did up to its time t happens before. A release ends the current time of an agent; an acquire
+// joins the clock that was released.
+#pragma once
+#include "events.h"
+
+namespace emulator {
+
+enum : u32 { MAX_AGENTS = 256, MAX_ENTRIES = 1 << 22, MAX_SETS = 1 << 22, SET_CACHE = 4096 };
+
+struct alignas(64) Clock {
+  i32 time[MAX_AGENTS];
+};
+
+static u32 agent_count;  // agents 0 to warp_count - 1 are the warps
+
+typedef i32 Times __attribute__((vector_size(16)));
+
+// a = the later of a and b, agent by agent: a now knows all that b knows.
+static inline void join(Clock& a, const Clock& b) {
+  Times* mine = reinterpret_cast<Times*>(a.time);
+  const Times* other = reinterpret_cast<const Times*>(b.time);
+  for (u32 i = 0; i * 4 < agent_count; i++) {
+    Times later = mine[i] > other[i];
+    mine[i] = (mine[i] & later) | (other[i] & ~later);
+  }
+}
+
+// A new asynchronous agent.
+static inline u32 agent_new() {
+  if (agent_count == MAX_AGENTS) {
+    fail(FMHAGEN_LIMIT, issuer_here("emulator"), "more than %u agents", u32(MAX_AGENTS));
+  }
+  return agent_count++;
+}
+
+// What a warp knows, and what of that a proxy fence has made visible to the async proxy.
+struct Knowledge {
+  Clock seen;
+  Clock fenced;
+  bool touched;  // of a warp: it has accessed or learnt something since its last snapshot
+};
+
+static inline void join(Knowledge& a, const Knowledge& b) {
+  join(a.seen, b.seen);
+  join(a.fenced, b.fenced);
+}
+
+static Knowledge knowledge[MAX_WARPS];
+
+static inline Knowledge& known_here() { return knowledge[current->warp]; }
+
+// Ends the current time of a warp: later accesses are not part of what was released before.
+static inline void tick(u32 warp) {
+  knowledge[warp].seen.time[warp]++;
+  knowledge[warp].touched = true;
+}
+
+// What the running warp knows when it issues an asynchronous operation. Lanes run one after
+// another, so time must end here, too: what another lane does later is not known.
+static inline void snapshot_here(Knowledge& known) {
+  if (!checking(FMHAGEN_CHECK_RACES)) return;
+  known = known_here();
+  tick(current->warp);
+}
+
+// Publishes what the running warp knows.
+static inline void release_to(Knowledge& published) {
+  if (!checking(FMHAGEN_CHECK_RACES)) return;
+  join(published, known_here());
+  tick(current->warp);
+}
+
+// Makes `warp` know what was published.
+static inline void acquire_from(const Knowledge& published, u32 warp) {
+  if (!checking(FMHAGEN_CHECK_RACES)) return;
+  join(knowledge[warp], published);
+  knowledge[warp].touched = true;
+}
+
+// All that the running warp has written so far becomes visible to the async proxy.
+static inline void fence_here() {
+  if (!checking(FMHAGEN_CHECK_RACES)) return;
+  join(known_here().fenced, known_here().seen);
+  tick(current->warp);
+}
+
+// ---- entries: accesses that a granule remembers, by number --------------------------------------
+
+struct Entry {
+  const char* operation;
+  u32 agent;
+  i32 time;
+  u32 thread;
+  u32 previous;
+};
+
+static Entry* entries;  // entries[0] is nobody
+static u32 entry_count;
+static u32 last_entry[MAX_AGENTS];
+
+// The number of the access `operation` by `agent` at `time`. One number serves a warp until it
+// releases, or an asynchronous agent until its next operation.
+static inline u32 entry_of(u32 agent, i32 time, const char* operation, u32 thread) {
+  const Entry& last = entries[last_entry[agent]];
+  if (last_entry[agent] && last.time == time && last.operation == operation) {
+    return last_entry[agent];
+  }
+  if (entry_count == MAX_ENTRIES) {
+    fail(FMHAGEN_LIMIT, issuer_here("emulator"), "the race detector's history is full");
+  }
+  entries[entry_count] = Entry{operation, agent, time, thread, 0};
+  last_entry[agent] = entry_count;
+  return entry_count++;
+}
+
+// ---- read sets: who has read a granule since it was written -------------------------------------
+// Granules are read in the same patterns, so the sets are few: a set is a number, and reading maps
+// one number to another. A set is a list of entries; lists share their tails.
+
+struct ReadSet {
+  u32 entry;
+  u32 rest;
+};
+
+static ReadSet* read_sets;  // read_sets[0] is the empty set
+static u32 read_set_count;
+
+static struct {
+  u32 from;
+  u32 entry;
+  u32 to;
+} set_cache[SET_CACHE];
+
+static inline u32 set_new(u32 entry, u32 rest) {
+  if (read_set_count == MAX_SETS) {
+    fail(FMHAGEN_LIMIT, issuer_here("emulator"), "the race detector's history is full");
+  }
+  read_sets[read_set_count] = ReadSet{entry, rest};
+  return read_set_count++;
+}
+
+// `set` without the accesses of `agent`.
+static u32 set_without(u32 set, u32 agent) {
+  bool found = false;
+  for (u32 at = set; at && !found; at = read_sets[at].rest) {
+    found = entries[read_sets[at].entry].agent == agent;
+  }
+  if (!found) return set;
+  if (entries[read_sets[set].entry].agent == agent) return set_without(read_sets[set].rest, agent);
+  return set_new(read_sets[set].entry, set_without(read_sets[set].rest, agent));
+}
+
+// `set` with one more access. It replaces an earlier one of the same agent: who has waited for
+// the later one has waited for the earlier one, too.
+static inline u32 set_with(u32 set, u32 entry) {
+  u32 hash = (set * 2654435761u ^ entry * 2246822519u) >> 7 & (SET_CACHE - 1);
+  auto& cached = set_cache[hash];
+  if (cached.entry == entry && cached.from == set) return cached.to;
+  u32 to = read_sets[set].entry == entry && set
+               ? set
+               : set_new(entry, set_without(set, entries[entry].agent));
+  cached = {set, entry, to};
+  return to;
+}
+
+// ---- accesses -----------------------------------------------------------------------------------
+
+// One operation's accesses to shared memory, with what its issuer knew at issue.
+struct Access {
+  Issuer issuer;
+  const Clock* seen;
+  const Clock* fenced;  // not null: the async proxy, which sees only fenced generic writes
+  u32 entry;
+  u32 ordered_writer;   // caches: the last writer and read set that were found to be ordered,
+  u32 ordered_readers;  // and the last step from one read set to the next
+  u32 set_from;
+  u32 set_to;
+};
+
+// An ordinary (generic-proxy) access of the running lane.
+static inline Access access_here(const char* operation) {
+  Access access{};
+  access.issuer = issuer_here(operation);
+  if (checking(FMHAGEN_CHECK_RACES)) {
+    u32 warp = current->warp;
+    access.seen = &knowledge[warp].seen;
+    access.entry = entry_of(warp, access.seen->time[warp], operation, current->thread);
+    knowledge[warp].touched = true;
+  }
+  return access;
+}
+
+// An access of asynchronous agent `agent` at its time `time`; the issuer knew `known`.
+static inline Access access_of(u32 agent, i32 time, const Issuer& issuer, const Knowledge& known,
+                               bool async_proxy) {
+  Access access{};
+  access.issuer = issuer;
+  if (checking(FMHAGEN_CHECK_RACES)) {
+    access.seen = &known.seen;
+    access.fenced = async_proxy ? &known.fenced : nullptr;
+    access.entry = entry_of(agent, time, issuer.operation, issuer.thread);
+  }
+  return access;
+}
+
+static inline void clocks_begin_block() {
+  agent_count = warp_count;
+  entry_count = read_set_count = 1;
+  memset(last_entry, 0, sizeof last_entry);
+  memset(set_cache, 0, sizeof set_cache);
+  memset(knowledge, 0, sizeof(Knowledge) * warp_count);
+  for (u32 warp = 0; warp < warp_count; warp++) knowledge[warp].seen.time[warp] = 1;
+}
+
+}  // namespace emulator

@@ -1,0 +1,146 @@
+// Faults, messages, counters and the random numbers of a run.
+#pragma once
+#include "abi.h"
+
+namespace emulator {
+
+static FmhagenReport* report;      // of the run in progress
+static const FmhagenRun* request;  // of the run in progress
+
+static const char* const kind_names[FMHAGEN_KINDS] = {
+    "ok",       "race",       "deadlock",      "divergence",   "uninitialised", "out_of_bounds",
+    "misaligned", "barrier",  "proxy",         "matrix",       "registers",     "written_twice",
+    "tensor_map", "unfinished", "crash",       "limit",        "launch",
+};
+
+// Whether the run asked for the check FMHAGEN_CHECK_*.
+static inline bool checking(u32 check) { return (request->checks & check) != 0; }
+
+// ---- random numbers: xorshift64*, one stream a run ----------------------------------------------
+
+static u64 random_state;
+
+static inline u64 random_next() {
+  random_state ^= random_state >> 12;
+  random_state ^= random_state << 25;
+  random_state ^= random_state >> 27;
+  return random_state * 0x2545F4914F6CDD1Dull;
+}
+
+// A number in [0, limit).
+static inline u32 random_below(u32 limit) {
+  return static_cast<u32>(((random_next() >> 32) * limit) >> 32);
+}
+
+// splitmix64's mixing: seeds 0, 1, 2... give unrelated streams.
+static inline void random_seed(u64 seed) {
+  seed += 0x9E3779B97F4A7C15ull;
+  seed = (seed ^ (seed >> 30)) * 0xBF58476D1CE4E5B9ull;
+  seed = (seed ^ (seed >> 27)) * 0x94D049BB133111EBull;
+  random_state = (seed ^ (seed >> 31)) | 1;
+}
+
+// ---- text ---------------------------------------------------------------------------------------
+
+// A bounded text that is appended to; what does not fit is dropped.
+struct Text {
+  char* at;
+  u32 left;
+
+  __attribute__((format(printf, 2, 3))) void add(const char* format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    add_list(format, arguments);
+    va_end(arguments);
+  }
+
+  void add_list(const char* format, va_list arguments) {
+    int count = vsnprintf(at, left, format, arguments);
+    u32 used = count < 0 ? 0 : static_cast<u32>(count);
+    if (used >= left) used = left - 1;
+    at += used;
+    left -= used;
+  }
+};
+
+// Who issued an operation. Faults name the issuer, not the lane that happened to run when the
+// operation took effect.
+struct Issuer {
+  u32 block;
+  u32 thread;
+  const char* operation;
+};
+
+static inline void add_issuer(Text& text, const Issuer& issuer) {
+  text.add("%s by block %u, warp %u, lane %u (thread %u)", issuer.operation, issuer.block,
+           issuer.thread / FMHAGEN_WARP_LANES, issuer.thread % FMHAGEN_WARP_LANES, issuer.thread);
+}
+
+static inline void add_address(Text& text, u32 address);  // memory.h
+[[noreturn]] static inline void leave_run();               // fibers.h
+
+static inline Text fault_text() {
+  return Text{report->message, static_cast<u32>(sizeof report->message)};
+}
+
+// Marks the run as failed and leaves it; report->message is already written.
+[[noreturn]] static inline void fail_written(u32 kind, const Issuer& issuer) {
+  report->status = kind;
+  report->kind = kind_names[kind];
+  report->block = issuer.block;
+  report->thread = issuer.thread;
+  leave_run();
+}
+
+// Ends the run with a fault: "<operation> by block b, warp w, lane l (thread t): <text>".
+[[noreturn]] __attribute__((format(printf, 3, 4), noinline, cold)) static void fail(
+    u32 kind, const Issuer& issuer, const char* format, ...) {
+  Text text = fault_text();
+  add_issuer(text, issuer);
+  text.add(": ");
+  va_list arguments;
+  va_start(arguments, format);
+  text.add_list(format, arguments);
+  va_end(arguments);
+  fail_written(kind, issuer);
+}
+
+// The same, and names the shared-memory address at the end.
+[[noreturn]] __attribute__((format(printf, 4, 5), noinline, cold)) static void fail_at(
+    u32 kind, const Issuer& issuer, u32 address, const char* format, ...) {
+  Text text = fault_text();
+  add_issuer(text, issuer);
+  text.add(": ");
+  va_list arguments;
+  va_start(arguments, format);
+  text.add_list(format, arguments);
+  va_end(arguments);
+  text.add(" at ");
+  add_address(text, address);
+  fail_written(kind, issuer);
+}
+
+// ---- counters -----------------------------------------------------------------------------------
+
+// The counter called `name` (a literal that outlives the run). A function keeps the slot in a
+// static variable: `static u32 slot = ~0u; count(slot, "wgmma");`
+static inline void count(u32& slot, const char* name, u64 amount = 1) {
+  if (slot >= report->counter_count || report->counters[slot].name != name) {
+    slot = 0;
+    while (slot < report->counter_count && strcmp(report->counters[slot].name, name)) slot++;
+    if (slot == FMHAGEN_MAX_COUNTERS) return;
+    if (slot == report->counter_count) report->counters[report->counter_count++] = {name, 0};
+    name = report->counters[slot].name;
+  }
+  report->counters[slot].value += amount;
+}
+
+}  // namespace emulator
+
+// Counts `amount` executions of the instruction `name`.
+#define FMHAGEN_COUNT_MANY(name, amount)          \
+  do {                                            \
+    static u32 counter_slot = ~0u;                \
+    emulator::count(counter_slot, name, (amount)); \
+  } while (0)
+#define FMHAGEN_COUNT(name) FMHAGEN_COUNT_MANY(name, 1)
