@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import re
 from pathlib import Path
 
 from fmhagen.compile.binary import Binary
@@ -49,7 +50,11 @@ def _api() -> RuntimeCompiler:
             failure = failure or error
             continue
         return RuntimeCompiler(
-            module=module, prefix="hiprtc", image="Code", destroys_by_reference=True
+            module=module,
+            prefix="hiprtc",
+            image="Code",
+            destroys_by_reference=True,
+            clean_log=_with_real_paths,
         )
     raise failure or ImportError("no hip-python")
 
@@ -77,3 +82,8 @@ def build(compiler: Compiler, job: Job) -> Binary:
     """
     image, log = _api().compile(job)
     return code_object_binary(compiler, job, image, log)
+
+
+def _with_real_paths(log: str) -> str:
+    """Return a log without the directory that the compiler copied the source into."""
+    return re.sub(r"[\w/.-]*/comgr-\w+/input(?=/)", "", log)

@@ -70,10 +70,10 @@ def _zig_host(reasons: tuple[str, ...]) -> Compiler:
 
 
 def headers_digest() -> str:
-    """Return a digest of the text of every emulator header, for the cache key."""
+    """Return a digest of every file that an emulated kernel can include, for the cache key."""
     root = prelude_dir()
     digest = hashlib.sha256()
-    for path in sorted((root / "emulator").rglob("*")):  # sorted: the file system's order varies
+    for path in sorted(root.rglob("*")):  # sorted: the file system's order varies
         if path.is_file():
             text = path.read_bytes()
             digest.update(f"{path.relative_to(root).as_posix()} {len(text)}\n".encode())

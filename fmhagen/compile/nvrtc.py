@@ -54,7 +54,11 @@ def _api() -> RuntimeCompiler:
     """Return the binding of NVRTC."""
     module = importlib.import_module("cuda.bindings.nvrtc")
     return RuntimeCompiler(
-        module=module, prefix="nvrtc", image="CUBIN", destroys_by_reference=False
+        module=module,
+        prefix="nvrtc",
+        image="CUBIN",
+        destroys_by_reference=False,
+        clean_log=str.strip,
     )
 
 

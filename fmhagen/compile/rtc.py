@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -19,12 +20,14 @@ class RuntimeCompiler:
         prefix: what its functions begin with: "nvrtc" or "hiprtc".
         image: how it calls the image in its functions: "CUBIN" or "Code".
         destroys_by_reference: whether the destructor takes a pointer to the program.
+        clean_log: makes a log's paths those of the source on disk.
     """
 
     module: ModuleType
     prefix: str
     image: str
     destroys_by_reference: bool
+    clean_log: Callable[[str], str]
 
     def version(self) -> tuple[int, int]:
         """Return the major and minor version.
@@ -64,7 +67,8 @@ class RuntimeCompiler:
             self._call("CompileProgram", program, len(options), options)
         except CompileError as error:
             refusal = error
-        log = self._read("ProgramLog", program).rstrip(b"\0").decode(errors="replace").strip()
+        text = self._read("ProgramLog", program).rstrip(b"\0").decode(errors="replace")
+        log = self.clean_log(text).strip()
         if refusal is not None:
             raise CompileError(str(refusal), log=log, path=str(job.source_path)) from refusal
         return self._read(self.image, program), log
