@@ -1,0 +1,5 @@
+"""`python -m fmhagen`: the command line."""
+
+from fmhagen.cli import main
+
+main()

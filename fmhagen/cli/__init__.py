@@ -1,0 +1,60 @@
+"""The command line: `fmhagen COMMAND`, also `python -m fmhagen`.
+
+Exit status: 0 if all is well, 1 if a check or a verification failed, 2 for a wrong command line
+or a spec that is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from fmhagen.cli import emit, explain
+
+app = typer.Typer(
+    name="fmhagen",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from fmhagen import __version__
+
+        typer.echo(f"fmhagen {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+        ),
+    ] = False,
+) -> None:
+    """Fused attention kernels from one description, as readable CUDA (sm90) and HIP (gfx942).
+
+    \b
+    Start here:
+      fmhagen demo                both targets: emitted, compiled, run, checked
+      fmhagen emit --causal       print a kernel
+      fmhagen explain --causal    its loop nest, and why it is tiled so
+      fmhagen doctor              what is installed, what is missing
+    """
+
+
+for _module in (emit, explain):
+    _module.register(app)
+
+
+def main() -> None:
+    """Run the command line."""
+    app(prog_name="fmhagen")

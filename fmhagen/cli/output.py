@@ -1,0 +1,69 @@
+"""What every command prints with: results on standard output, everything else on standard error."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from fmhagen.errors import FmhagenError
+
+EXIT_FAILED = 1
+EXIT_USAGE = 2
+
+
+def console() -> Console:
+    """Return a console for results; wide where the output is not a terminal."""
+    plain = Console(file=sys.stdout, soft_wrap=False, highlight=False)
+    if plain.is_terminal:
+        return plain
+    return Console(file=sys.stdout, soft_wrap=False, highlight=False, width=200)
+
+
+def note(text: str) -> None:
+    """Print a remark on standard error."""
+    print(text, file=sys.stderr)
+
+
+def write_text(text: str) -> None:
+    """Print text as it is on standard output."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+    sys.stdout.flush()
+
+
+def write_json(data: Any) -> None:
+    """Print data as JSON on standard output."""
+    write_text(json.dumps(data, indent=2, default=_plain))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{value!r} has no JSON form")
+
+
+def table(*columns: str, right: tuple[str, ...] = ()) -> Table:
+    """Return an empty table; the columns named in `right` are numbers."""
+    made = Table(box=None, header_style="bold", pad_edge=False, show_edge=False)
+    for column in columns:
+        made.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return made
+
+
+def fail(error: Exception, *, as_json: bool, code: int) -> NoReturn:
+    """Print an error, as JSON on standard output or as a message on standard error, and exit."""
+    if as_json:
+        data = (
+            error.to_dict()
+            if isinstance(error, FmhagenError)
+            else {"error": type(error).__name__, "message": str(error)}
+        )
+        write_json(data)
+    else:
+        note(f"fmhagen: {type(error).__name__}: {error}")
+    raise typer.Exit(code)

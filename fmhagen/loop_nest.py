@@ -1,0 +1,114 @@
+"""The loop nest of a plan as pseudo-code, before any C++ exists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fmhagen.plan import Plan
+from fmhagen.schedule import MainLoop, Rescale
+
+_INDENT = "  "
+
+
+def loop_nest(plan: Plan) -> tuple[str, ...]:
+    """Return the lines of a kernel's loop nest, with tile sizes and where each tile lives."""
+    table: dict[MainLoop, Callable[[Plan], tuple[str, ...]]] = {
+        MainLoop.WARP_SPECIALISED: _warp_specialised,
+        MainLoop.WAVE_INTERLEAVED: _wave_interleaved,
+    }
+    return table[plan.schedule.main_loop](plan)
+
+
+def _warp_specialised(plan: Plan) -> tuple[str, ...]:
+    s, d, dv = plan.schedule, plan.spec.d, plan.spec.dv
+    groups = "warpgroup" if s.consumers == 1 else "warpgroups"
+    return _flat(
+        *_tiles(plan),
+        (1, "producer warp", f"{s.producer_registers} registers a thread"),
+        (2, f"load Q[{s.tile_m}, {d}] -> SMEM_Q[{s.q_stages}]", "when O of that buffer has left"),
+        (2, f"for key tile of {s.tile_n} keys, right to left:", _skipped(plan)),
+        (3, f"load K[{s.tile_n}, {d}] -> SMEM_K[{s.stages}]", "when S of that buffer is complete"),
+        (3, f"load V[{s.tile_n}, {dv}] -> SMEM_V[{s.stages}]", "one step behind K"),
+        (
+            1,
+            f"{s.consumers} consumer {groups} of {s.tile_m // s.consumers} rows",
+            f"{s.consumer_registers} registers a thread",
+        ),
+        (2, f"S[{s.tile_n}] = Q K^T, mask, softmax", "of the rightmost key tile"),
+        *_steps(plan, right_to_left=True),
+        (3, "S = Q K^T", f"{_products(plan, d)}, under the P V before it"),
+        (3, "O = O + P V", f"{_products(plan, s.tile_n, value=True)}, P stays in registers"),
+        *_softmax(plan),
+        (2, "O = O + P V", "of the leftmost key tile"),
+        (2, "O = O / l -> SMEM_Q -> O, LSE", "a store warp sends O while the next tile runs"),
+    )
+
+
+def _wave_interleaved(plan: Plan) -> tuple[str, ...]:
+    s, d, dv = plan.schedule, plan.spec.d, plan.spec.dv
+    waves = "wave" if s.consumers == 1 else "waves"
+    return _flat(
+        *_tiles(plan),
+        (1, f"{s.consumers} {waves} of {s.tile_m // s.consumers} rows", "each loads and computes"),
+        (2, f"load Q[{s.tile_m // s.consumers}, {d}] -> registers", "of this wave's rows"),
+        (2, f"load K[{s.tile_n}, {d}], V[{s.tile_n}, {dv}] -> SMEM_K[0], SMEM_V[0]", "all waves"),
+        *_steps(plan, right_to_left=False),
+        (3, "load K, V of the next key tile -> registers", "runs under the products"),
+        (3, "S^T = K Q^T", "P then needs no shuffle between the products"),
+        *_softmax(plan),
+        (3, "O^T = O^T + V^T P^T", "P stays in registers"),
+        (3, f"K, V -> the other of SMEM_K[{s.stages}], SMEM_V[{s.stages}]", "then a block barrier"),
+        (2, "O = O / l -> O, LSE", ""),
+    )
+
+
+def _tiles(plan: Plan) -> tuple[tuple[int, str, str], ...]:
+    s = plan.schedule
+    order = "longest first" if plan.causal else "of one head after another"
+    loop = "for tile in block, block + blocks, ...:"
+    return ((0, loop, f"{s.tile_m} query rows of one (b, h), {order}"),)
+
+
+def _steps(plan: Plan, *, right_to_left: bool) -> tuple[tuple[int, str, str], ...]:
+    s = plan.schedule
+    order = "right to left" if right_to_left else "left to right"
+    loop = (2, f"for key tile of {s.tile_n} keys, {order}:", _skipped(plan))
+    if not plan.causal:
+        return (loop,)
+    partly = -(-s.tile_m // s.tile_n) + 1
+    split = f"two loops: <= {partly} tiles with the mask, the rest without"
+    return (loop, (3, "", split))
+
+
+def _skipped(plan: Plan) -> str:
+    if not plan.causal:
+        return "all ceil(Sk / tile_n)"
+    return f"those with a key n <= m{'' if plan.top_left else ' + Sk - Sq'}"
+
+
+def _softmax(plan: Plan) -> tuple[tuple[int, str, str], ...]:
+    notes = {
+        Rescale.ALWAYS: "in every step",
+        Rescale.ON_GROWTH: "only when a row maximum grew by more than 2^8",
+        Rescale.ON_OVERFLOW: "only when a row sum of P tells that P grew too large",
+    }
+    return (
+        (3, "O, l = alpha * (O, l)", notes[plan.schedule.rescale]),
+        (3, "P = exp2(scale_log2 * S - reference)", ""),
+        (3, "l = l + rowsum(P)", ""),
+    )
+
+
+def _products(plan: Plan, depth: int, *, value: bool = False) -> str:
+    if not plan.matrix_shapes:
+        return "matrix instructions"
+    shape = plan.pv_shape if value else plan.qk_shape
+    rows = plan.schedule.tile_m // plan.schedule.consumers
+    return f"{depth // 16} x m{rows}n{shape.n}k16 {shape.dtype}"
+
+
+def _flat(*rows: tuple[int, str, str]) -> tuple[str, ...]:
+    """Indent the rows and put their notes into one column."""
+    texts = [(_INDENT * level + text, note) for level, text, note in rows]
+    width = max(len(text) for text, _ in texts)
+    return tuple(f"{text:<{width}}  # {note}" if note else text for text, note in texts)
