@@ -46,6 +46,11 @@ FMHAGEN_DEVICE void block_barrier() {
   asm volatile("s_barrier" ::: "memory");
 }
 
+// Keeps the compiler from moving instructions across this point (none).
+FMHAGEN_DEVICE void schedule_fence() {
+  __builtin_amdgcn_sched_barrier(0);
+}
+
 // The value of the first lane: a number that the compiler knows is uniform (v_readfirstlane_b32).
 FMHAGEN_DEVICE u32 wave_uniform(u32 value) {
   return __builtin_amdgcn_readfirstlane(value);

@@ -35,7 +35,9 @@ FMHAGEN_DEVICE BufferResource row_buffer(const u16* base, i64 stride, u32 rows, 
                                          u32 first, u32 most) {
   const u32 left = rows > first ? rows - first : 0;
   const u32 count = left < most ? left : most;
-  const u32 bytes = count == 0 ? 0 : (count - 1) * row_bytes(stride) + columns * 2;
+  // NOTE: (count - 1) rows and a last one; or nothing, without a branch.
+  const u32 any = count < 1 ? count : 1;
+  const u32 bytes = count * row_bytes(stride) + any * (columns * 2 - row_bytes(stride));
   return make_buffer(base + static_cast<i64>(first) * stride, bytes);
 }
 
@@ -117,12 +119,19 @@ FMHAGEN_DEVICE void softmax(f32x16 (&s)[COUNT], Row& row, f32 scale_log2) {
   }
 }
 
-// Hides all but the first `visible` of the keys that start at this lane's first.
+// Hides the keys from `end` on, where this lane's first key is 0.
+// NOTE: unsigned, lest the compiler compare with 64 large constants, each in a scalar register; and
+// fenced, lest it make all comparisons first, each with its result in two scalar registers.
 template <u32 COUNT>
-FMHAGEN_DEVICE void hide_keys(f32x16 (&s)[COUNT], i32 visible) {
+FMHAGEN_DEVICE void hide_keys(f32x16 (&s)[COUNT], u32 end) {
 #pragma unroll
-  for (u32 i = 0; i < COUNT * 16; ++i) {
-    const i32 key = static_cast<i32>(i / 8 * 16 + i % 8);
-    s[i / 16][i % 16] = key < visible ? s[i / 16][i % 16] : -infinity();
+  for (u32 i = 0; i < COUNT * 2; ++i) {
+    const i32 left = static_cast<i32>(end - i * 16);
+#pragma unroll
+    for (u32 j = 0; j < 8; ++j) {
+      const u32 element = i % 2 * 8 + j;
+      s[i / 2][element] = static_cast<i32>(j) < left ? s[i / 2][element] : -infinity();
+    }
+    schedule_fence();
   }
 }
