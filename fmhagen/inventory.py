@@ -141,9 +141,9 @@ def unified(path: str, old: str, new: str) -> str:
     return "".join(lines)
 
 
-def write_if_different(path: Path, text: str) -> bool:
-    """Write a file by atomic rename unless it holds the text already; return whether it did."""
-    data = text.encode()
+def write_if_different(path: Path, content: str | bytes) -> bool:
+    """Write a file by atomic rename unless it holds that already; return whether it did."""
+    data = content.encode() if isinstance(content, str) else content
     with contextlib.suppress(OSError):
         if path.read_bytes() == data:
             return False

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from fmhagen.cli import emit, explain
+from fmhagen.cli import cache, compile, emit, explain, listing
 
 app = typer.Typer(
     name="fmhagen",
@@ -51,7 +51,7 @@ def _root(
     """
 
 
-for _module in (emit, explain):
+for _module in (emit, listing, explain, compile, cache):
     _module.register(app)
 
 
