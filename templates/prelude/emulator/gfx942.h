@@ -1,0 +1,193 @@
+// The emulator's isa layer of gfx942: every function of prelude/gfx942/isa.h, with what the
+// instruction does. Included before the text of a generated file.
+#pragma once
+#define FMHAGEN_WARP_LANES 64
+#include "gfx942/matrix.h"
+
+#pragma GCC diagnostic ignored "-Wunknown-pragmas"
+
+typedef u32 u32x2 __attribute__((vector_size(8)));
+typedef u32 u32x4 __attribute__((vector_size(16)));
+typedef f32 f32x4 __attribute__((vector_size(16)));
+
+// NOTE: not a vector type, which g++ passes by value under protest.
+struct f32x16 {
+  f32 registers[16];
+  f32& operator[](u32 i) { return registers[i]; }
+  const f32& operator[](u32 i) const { return registers[i]; }
+};
+
+struct BufferResource {
+  u64 base;
+  u32 bytes;
+};
+
+static inline u32 thread_index() { return emulator::current->thread; }
+
+static inline u32 block_index() { return emulator::block; }
+
+static inline u32 grid_size() { return emulator::request->grid; }
+
+static inline u32 smem_base() { return emulator::SMEM_BASE; }
+
+template <class T>
+static inline const T& reread(const T& params) {
+  return params;
+}
+
+static inline void schedule_fence() {}
+
+// ---- waits, barriers, exchanges ------------------------------------------------------------------------
+
+static inline void wait_lds() {
+  emulator::warp_together("s_waitcnt lgkmcnt(0)", 0, [] { emulator::lds_complete(); });
+}
+
+static inline void block_barrier() { emulator::block_barrier_meet(); }
+
+static inline u32 wave_uniform(u32 value) {
+  return emulator::warp_exchange("v_readfirstlane_b32", 0, value)[0];
+}
+
+static inline bool wave_any(bool predicate) {
+  const u32* values = emulator::warp_exchange("v_cmp (wave_any)", 0, predicate);
+  u32 any = 0;
+  for (u32 lane = 0; lane < emulator::LANES; lane++) any |= values[lane];
+  return any != 0;
+}
+
+static inline f32 shuffle_xor(f32 value, u32 lane_mask) {
+  u32 bits;
+  memcpy(&bits, &value, sizeof bits);
+  const u32* values = emulator::warp_exchange("ds_bpermute_b32", lane_mask, bits);
+  memcpy(&value, &values[(emulator::current->lane ^ lane_mask) % emulator::LANES], sizeof value);
+  return value;
+}
+
+// ---- LDS -----------------------------------------------------------------------------------------------
+
+static inline u32x4 lds_read_b128(u32 address) {
+  static emulator::BankKind kind{"ds_read_b128"};
+  u32x4 value;
+  emulator::lds_read("ds_read_b128", address, &value, 16);
+  emulator::bank_note(kind, address, 16);
+  return value;
+}
+
+static inline void lds_write_b128(u32 address, u32x4 value) {
+  static emulator::BankKind kind{"ds_write_b128"};
+  emulator::lds_write("ds_write_b128", address, &value, 16);
+  emulator::bank_note(kind, address, 16 + emulator::BANK_WRITE);
+}
+
+// ---- global memory ---------------------------------------------------------------------------------------
+
+static inline BufferResource make_buffer(const void* base, u32 bytes) {
+  return BufferResource{reinterpret_cast<u64>(base), bytes};
+}
+
+// Dword by dword: one that ends beyond the resource is not read and gives 0.
+static inline void buffer_load(const char* operation, BufferResource buffer, u32 offset, u32* value,
+                               u32 dwords) {
+  emulator::Issuer issuer = emulator::issuer_here(operation);
+  emulator::check_global_alignment(issuer, buffer.base + offset, 4);
+  u32 inside = 0;
+  while (inside < dwords && u64(offset) + 4 * inside + 4 <= buffer.bytes) inside++;
+  memset(value, 0, dwords * 4);
+  if (!inside) return;
+  memcpy(value, emulator::global_read(issuer, buffer.base + offset, inside * 4), inside * 4);
+}
+
+static inline u32 buffer_load_b32(BufferResource buffer, u32 offset) {
+  u32 value;
+  buffer_load("buffer_load_dword", buffer, offset, &value, 1);
+  return value;
+}
+
+static inline u32x4 buffer_load_b128(BufferResource buffer, u32 offset) {
+  u32 value[4];
+  buffer_load("buffer_load_dwordx4", buffer, offset, value, 4);
+  return u32x4{value[0], value[1], value[2], value[3]};
+}
+
+static inline void buffer_store_b128(BufferResource buffer, u32 offset, u32x4 value) {
+  emulator::Issuer issuer = emulator::issuer_here("buffer_store_dwordx4");
+  emulator::check_global_alignment(issuer, buffer.base + offset, 4);
+  u32 inside = 0;
+  while (inside < 4 && u64(offset) + 4 * inside + 4 <= buffer.bytes) inside++;
+  if (!inside) return;
+  memcpy(emulator::global_write(issuer, buffer.base + offset, inside * 4), &value, inside * 4);
+}
+
+static inline void store_global_f32(f32* address, f32 value) {
+  emulator::Issuer issuer = emulator::issuer_here("global_store_dword");
+  u64 where = reinterpret_cast<u64>(address);
+  emulator::check_global_alignment(issuer, where, 4);
+  memcpy(emulator::global_write(issuer, where, 4), &value, 4);
+}
+
+// ---- matrix instructions -----------------------------------------------------------------------------------
+
+static inline f32x16 mfma_32x32x8_bf16(u32x2 a, u32x2 b, f32x16 c) {
+  return emulator::matrix_instruction<32, 8, 16, emulator::float_of_bf16>("v_mfma_f32_32x32x8_bf16",
+                                                                        a, b, c);
+}
+
+static inline f32x16 mfma_32x32x8_f16(u32x2 a, u32x2 b, f32x16 c) {
+  return emulator::matrix_instruction<32, 8, 16, emulator::float_of_f16>("v_mfma_f32_32x32x8_f16", a,
+                                                                       b, c);
+}
+
+static inline f32x4 mfma_16x16x16_bf16(u32x2 a, u32x2 b, f32x4 c) {
+  return emulator::matrix_instruction<16, 16, 4, emulator::float_of_bf16>("v_mfma_f32_16x16x16_bf16",
+                                                                        a, b, c);
+}
+
+static inline f32x4 mfma_16x16x16_f16(u32x2 a, u32x2 b, f32x4 c) {
+  return emulator::matrix_instruction<16, 16, 4, emulator::float_of_f16>("v_mfma_f32_16x16x16_f16", a,
+                                                                       b, c);
+}
+
+// ---- arithmetic --------------------------------------------------------------------------------------------
+
+static inline u32 byte_permute(u32 high, u32 low, u32 selector) {
+  u64 bytes = u64(high) << 32 | low;
+  u32 value = 0;
+  for (u32 i = 0; i < 4; i++) {
+    u32 choice = selector >> 8 * i & 255;
+    if (choice > 7) {
+      emulator::fail(FMHAGEN_LIMIT, emulator::issuer_here("v_perm_b32"), "selector %u", choice);
+    }
+    value |= static_cast<u32>(bytes >> 8 * choice & 255) << 8 * i;
+  }
+  return value;
+}
+
+static inline f32 flush_denormal(f32 x) { return x < 0x1p-126f && x > -0x1p-126f ? 0.0f : x; }
+
+static inline f32 exp2_approx(f32 x) {
+  emulator::check_register("v_exp_f32", x);
+  return flush_denormal(__builtin_exp2f(x));
+}
+
+static inline f32 log2_approx(f32 x) { return __builtin_log2f(flush_denormal(x)); }
+
+static inline f32 reciprocal_approx(f32 x) { return 1.0f / x; }
+
+static inline f32 fused_multiply_add(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
+
+static inline f32 maximum(f32 a, f32 b) { return __builtin_fmaxf(a, b); }
+
+static inline f32 infinity() { return __builtin_inff(); }
+
+static inline u32 pack_bf16x2(f32 low, f32 high) {
+  emulator::check_register("pack_bf16x2", low);
+  emulator::check_register("pack_bf16x2", high);
+  return emulator::bf16_of(low) | emulator::bf16_of(high) << 16;
+}
+
+static inline u32 pack_f16x2(f32 low, f32 high) {
+  emulator::check_register("pack_f16x2", low);
+  emulator::check_register("pack_f16x2", high);
+  return emulator::f16_of(low) | emulator::f16_of(high) << 16;
+}
