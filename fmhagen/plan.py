@@ -148,7 +148,7 @@ class Plan:
         matrix_shapes: the warpgroup matrix instructions in use.
         element: "bf16" or "f16": suffix of the instructions in use.
         causal, top_left: the mask's structure.
-        conditional_rescale: see `Schedule`.
+        conditional_rescale, rescale_on_overflow: see `schedule.Rescale`.
         heads_in_l2_bytes: K and V that one section of heads may hold, for the tile order.
     """
 
@@ -174,6 +174,7 @@ class Plan:
     top_left: bool
     conditional_rescale: bool
     heads_in_l2_bytes: int
+    rescale_on_overflow: bool = False
 
     @property
     def qk_shape(self) -> MatrixShape:

@@ -15,6 +15,20 @@ class MainLoop(StrEnum):
     WAVE_INTERLEAVED = "wave_interleaved"
 
 
+class Rescale(StrEnum):
+    """When the running reference of the softmax moves, and O and l with it.
+
+    `always`: to the row maximum in every step (the textbook form). `on_growth`: only when a row
+    maximum is more than a factor 2^8 above it, so P stays below 2^8. `on_overflow`: no maximum is
+    taken at all after a row's first key tile; the row sum of P tells when P grows too large, and
+    a step whose P overflowed is computed again with its exact maximum.
+    """
+
+    ALWAYS = "always"
+    ON_GROWTH = "on_growth"
+    ON_OVERFLOW = "on_overflow"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Schedule(Record):
     """How one attention kernel is tiled and ordered.
@@ -29,7 +43,7 @@ class Schedule(Record):
         stages: depth of the ring of K and V tiles in shared memory.
         q_stages: buffers for Q tiles; 2 lets the next tile's Q load under this tile's work.
         persistent: one block a compute unit walks over the tiles; else one block a tile.
-        conditional_rescale: rescale O only when a row maximum grew by more than a factor 2^8.
+        rescale: when O is rescaled to a new reference of the softmax.
         producer_registers: registers a thread of the producer warpgroup keeps; 0 where none is.
         consumer_registers: registers a thread of a consumer warpgroup gets; 0 where not dealt.
     """
@@ -41,6 +55,11 @@ class Schedule(Record):
     stages: int = 2
     q_stages: int = 1
     persistent: bool = False
-    conditional_rescale: bool = True
+    rescale: Rescale = Rescale.ON_GROWTH
     producer_registers: int = 0
     consumer_registers: int = 0
+
+    @property
+    def conditional_rescale(self) -> bool:
+        """Whether the common path of a step leaves O as it is."""
+        return self.rescale != Rescale.ALWAYS

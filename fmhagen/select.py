@@ -52,7 +52,7 @@ def candidates(spec: AttentionSpec, target: Target) -> tuple[Schedule, ...]:
 
 def _choose_warp_specialised(spec: AttentionSpec) -> Choice:
     def schedule(consumers: int, tile_n: int, stages: int, *, persistent: bool = True) -> Schedule:
-        producer, consumer = {2: (24, 240), 3: (32, 160)}[consumers]
+        producer, consumer = {2: (40, 232), 3: (32, 160)}[consumers]
         return Schedule(
             main_loop=MainLoop.WARP_SPECIALISED,
             tile_m=64 * consumers,

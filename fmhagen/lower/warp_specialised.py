@@ -13,7 +13,7 @@ from fmhagen.plan import (
     TensorMapPlan,
     pack_params,
 )
-from fmhagen.schedule import Schedule
+from fmhagen.schedule import Rescale, Schedule
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 
@@ -29,6 +29,19 @@ SWIZZLE_ATOM_BYTES = 1024  # eight rows: the swizzle repeats, so tiles are align
 BOX_LIMIT = 256  # most elements of a copy's box along one dimension
 BARRIER_BYTES = 8
 SPARE_REGISTERS = 28  # addresses, row statistics and loop state of a consumer thread
+
+SUM_LIMIT = Constant(
+    ctype="f32",
+    name="SUM_LIMIT",
+    value=8192.0,
+    comment="a step's row sum above this brings P down: fp16 ends at 65504",
+)
+FINITE_LIMIT = Constant(
+    ctype="f32",
+    name="FINITE_LIMIT",
+    value=1e30,
+    comment="and above this P may be infinite: the step is computed again",
+)
 
 
 def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Target) -> Plan:
@@ -78,6 +91,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         causal=spec.causal,
         top_left=spec.causal and spec.anchor == "top_left",
         conditional_rescale=schedule.conditional_rescale,
+        rescale_on_overflow=schedule.rescale == Rescale.ON_OVERFLOW,
         heads_in_l2_bytes=target.l2_bytes // 2,
     )
 
@@ -188,6 +202,7 @@ def _constants(
         number("K_TILE_BYTES", tile_n * d * ELEMENT_BYTES, "one stage of K"),
         number("V_TILE_BYTES", tile_n * dv * ELEMENT_BYTES, "one stage of V"),
         *(number(r.name, r.offset_bytes, "see the shared-memory map") for r in shared),
+        *((SUM_LIMIT, FINITE_LIMIT) if schedule.rescale == Rescale.ON_OVERFLOW else ()),
         LN2,
     )
 

@@ -121,13 +121,12 @@ FMHAGEN_DEVICE void row_maximum(f32 (&largest)[2], const f32 (&s)[TILE_N / 2]) {
   }
 }
 
-// s = exp2(scale_log2 * (s - reference)), sum += this thread's part of the row sums.
+// s = exp2(scale_log2 * s - reference), sum += this thread's part of the row sums.
 FMHAGEN_DEVICE void softmax(f32 (&s)[TILE_N / 2], const f32 (&reference)[2], f32 (&sum)[2],
                             f32 scale_log2) {
-  const f32 offset[2] = {-reference[0] * scale_log2, -reference[1] * scale_log2};
 #pragma unroll
   for (u32 i = 0; i < TILE_N / 2; ++i) {
-    s[i] = exp2_approx(fused_multiply_add(s[i], scale_log2, offset[i / 2 % 2]));
+    s[i] = exp2_approx(fused_multiply_add(s[i], scale_log2, -reference[i / 2 % 2]));
     sum[i / 2 % 2] += s[i];
   }
 }
@@ -145,20 +144,32 @@ FMHAGEN_DEVICE void softmax_masked(f32 (&s)[TILE_N / 2], const f32 (&reference)[
 FMHAGEN_DEVICE void softmax_first(f32 (&s)[TILE_N / 2], f32 (&reference)[2], f32 (&sum)[2],
                                   f32 scale_log2) {
   row_maximum(reference, s);
+  reference[0] *= scale_log2;
+  reference[1] *= scale_log2;
   softmax_masked(s, reference, sum, scale_log2);
 }
 
 // True if this thread saw an element that is more than a factor 2^8 above the reference.
 FMHAGEN_DEVICE bool outgrows_reference(const f32 (&s)[TILE_N / 2], const f32 (&reference)[2],
                                        f32 scale_log2) {
-  const f32 growth_log2 = 8.0f;  // P stays below 2^8, so its 16-bit rounding and l keep their accuracy
+  const f32 growth_log2 = 8.0f;  // P stays below 2^8, so l and the 16-bit P keep their accuracy
   f32 largest[2];
   thread_maximum(largest, s);
-  return (largest[0] - reference[0]) * scale_log2 > growth_log2 ||
-         (largest[1] - reference[1]) * scale_log2 > growth_log2;
+  return largest[0] * scale_log2 - reference[0] > growth_log2 ||
+         largest[1] * scale_log2 - reference[1] > growth_log2;
 }
 
-// Moves the reference to the row maximum: (O, l) = alpha * (O, l).
+// (O, l) = alpha * (O, l), a factor a row.
+FMHAGEN_DEVICE void scale_rows(f32 (&o)[HEAD_DIM_V / 2], f32 (&sum)[2], const f32 (&alpha)[2]) {
+  sum[0] *= alpha[0];
+  sum[1] *= alpha[1];
+#pragma unroll
+  for (u32 i = 0; i < HEAD_DIM_V / 2; ++i) {
+    o[i] *= alpha[i / 2 % 2];
+  }
+}
+
+// Moves the reference up to the row maximum, and O and l with it.
 FMHAGEN_DEVICE void rescale(const f32 (&s)[TILE_N / 2], f32 (&o)[HEAD_DIM_V / 2],
                             f32 (&reference)[2], f32 (&sum)[2], f32 scale_log2) {
   f32 largest[2];
@@ -166,17 +177,37 @@ FMHAGEN_DEVICE void rescale(const f32 (&s)[TILE_N / 2], f32 (&o)[HEAD_DIM_V / 2]
   row_maximum(largest, s);
 #pragma unroll
   for (u32 half = 0; half < 2; ++half) {
-    largest[half] = maximum(largest[half], reference[half]);
+    const f32 moved = maximum(largest[half] * scale_log2, reference[half]);
     // NOTE: a row that has seen no key has O = l = 0; -inf - (-inf) would be NaN.
-    alpha[half] = largest[half] == -infinity()
-                      ? 1.0f
-                      : exp2_approx((reference[half] - largest[half]) * scale_log2);
-    reference[half] = largest[half];
-    sum[half] *= alpha[half];
+    alpha[half] = moved == -infinity() ? 1.0f : exp2_approx(reference[half] - moved);
+    reference[half] = moved;
   }
+  scale_rows(o, sum, alpha);
+}
+
+// True unless this thread's part of a step's row sums is small enough for P in 16 bits.
+FMHAGEN_DEVICE bool overflows(const f32 (&step_sum)[2], f32 limit) {
+  // NOTE: written so that a NaN, the sum of a row without a finite reference, counts as overflow.
+  return !(step_sum[0] < limit && step_sum[1] < limit);
+}
+
+// P of this step grew too large but is finite: brings P, O and l down, and the reference up.
+FMHAGEN_DEVICE void shrink(f32 (&s)[TILE_N / 2], f32 (&o)[HEAD_DIM_V / 2], f32 (&reference)[2],
+                           f32 (&sum)[2], f32 (&step_sum)[2]) {
+  f32 alpha[2];
+  f32 row_sum[2] = {step_sum[0], step_sum[1]};
+  reduce_sum(row_sum);
 #pragma unroll
-  for (u32 i = 0; i < HEAD_DIM_V / 2; ++i) {
-    o[i] *= alpha[i / 2 % 2];
+  for (u32 half = 0; half < 2; ++half) {
+    const f32 growth_log2 = maximum(log2_approx(row_sum[half]), 0.0f);
+    alpha[half] = exp2_approx(-growth_log2);
+    reference[half] += growth_log2;
+    step_sum[half] *= alpha[half];
+  }
+  scale_rows(o, sum, alpha);
+#pragma unroll
+  for (u32 i = 0; i < TILE_N / 2; ++i) {
+    s[i] *= alpha[i / 2 % 2];
   }
 }
 
@@ -199,7 +230,7 @@ FMHAGEN_DEVICE void normalise(f32 (&o)[HEAD_DIM_V / 2], const f32 (&sum)[2]) {
   }
 }
 
-// LSE = ln(l) + scale * reference, one thread of four a row; -inf where a row saw no key.
+// LSE = ln(l * 2^reference), one thread of four a row; -inf where a row saw no key.
 FMHAGEN_DEVICE void store_lse(const Params& params, const Tile& tile, u32 m_thread,
                               const f32 (&reference)[2], const f32 (&sum)[2]) {
   if (params.lse == nullptr || thread_index() % 4 != 0) {
@@ -210,7 +241,7 @@ FMHAGEN_DEVICE void store_lse(const Params& params, const Tile& tile, u32 m_thre
   for (u32 half = 0; half < 2; ++half) {
     const u32 m = m_thread + 8 * half;
     if (m < params.seqlen_q) {
-      const f32 lse = (log2_approx(sum[half]) + reference[half] * params.scale_log2) * LN2;
+      const f32 lse = (log2_approx(sum[half]) + reference[half]) * LN2;
       store_global_f32(params.lse + row_first + m, sum[half] == 0.0f ? -infinity() : lse);
     }
   }
