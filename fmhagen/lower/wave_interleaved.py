@@ -5,7 +5,7 @@ from __future__ import annotations
 from fmhagen.errors import ScheduleError
 from fmhagen.lower.common import LN2, symbol_of
 from fmhagen.plan import Constant, GridFormula, Plan, SharedRegion, pack_params
-from fmhagen.schedule import Schedule
+from fmhagen.schedule import Rescale, Schedule
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 
@@ -83,6 +83,9 @@ def _check_shape(spec: AttentionSpec, schedule: Schedule) -> None:
         raise ScheduleError("stages", schedule.stages, "must be 2: double buffering")
     if schedule.q_stages != 1:
         raise ScheduleError("q_stages", schedule.q_stages, "must be 1: Q stays in registers")
+    if schedule.rescale == Rescale.ON_OVERFLOW:
+        limit = "is not written for this main loop"
+        raise ScheduleError("rescale", str(schedule.rescale), limit, "use rescale='on_growth'")
     for name in ("producer_registers", "consumer_registers"):
         value = getattr(schedule, name)
         if value:

@@ -86,12 +86,36 @@ static void lds_write(const char* operation, u32 address, const void* value, u32
   }
 }
 
+// A read of bytes that nobody wrote may miss a write that still sits in another wave's queue.
+__attribute__((noinline, cold)) static void find_pending(const Access& access, u32 address,
+                                                         u32 bytes) {
+  for (u32 warp = 0; warp < warp_count; warp++) {
+    const LdsQueue& queue = lds_queues[warp];
+    for (u32 i = queue.applied; i < queue.count; i++) {
+      const PendingWrite& write = queue.writes[i];
+      if (write.address >= address + bytes || address >= write.address + write.bytes) continue;
+      Text text = fault_text();
+      text.add("race at ");
+      add_address(text, address);
+      text.add(": the read of ");
+      add_issuer(text, access.issuer);
+      text.add(" is not ordered after the write of ");
+      add_issuer(text, Issuer{block, write.thread, write.operation});
+      text.add(", which is still in its wave's queue: no wait_lds before the barrier");
+      fail_written(FMHAGEN_RACE, access.issuer);
+    }
+  }
+}
+
 static void lds_read(const char* operation, u32 address, void* value, u32 bytes) {
   LdsQueue& queue = lds_queues[current->warp];
   if (queue.count) lds_complete();
   Access access = access_here(operation);
   check_shared_range(access.issuer, address, bytes);
   check_alignment(access.issuer, address, bytes);
+  if ((granule_state[address / GRANULE_BYTES] & STATE_WRITTEN) != STATE_WRITTEN) {
+    find_pending(access, address, bytes);
+  }
   memcpy(value, shared_read(access, address, bytes), bytes);
 }
 
