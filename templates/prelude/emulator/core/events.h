@@ -31,7 +31,7 @@ static inline Object& take() {
   Pool<Object>& pool = pool_of<Object>();
   Object* object = pool.free;
   if (object) {
-    memcpy(&pool.free, object, sizeof pool.free);
+    memcpy(&pool.free, object, sizeof(void*));
   } else {
     if (arena_used + sizeof(Object) > ARENA_BYTES) {
       fail(FMHAGEN_LIMIT, issuer_here("emulator"), "too many operations in flight");
@@ -46,7 +46,7 @@ static inline Object& take() {
 template <class Object>
 static inline void give(Object& object) {
   Pool<Object>& pool = pool_of<Object>();
-  memcpy(static_cast<void*>(&object), &pool.free, sizeof pool.free);
+  memcpy(static_cast<void*>(&object), &pool.free, sizeof(void*));
   pool.free = &object;
 }
 

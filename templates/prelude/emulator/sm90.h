@@ -1,0 +1,29 @@
+// The emulator of sm90 (H100, H200): include it before an emitted file, with FMHAGEN_EMULATOR set.
+// What is emulated and what is not: docs/emulator.md.
+#pragma once
+#define FMHAGEN_WARP_LANES 32
+
+#include "core.h"
+#include "sm90/isa.h"
+
+namespace emulator {
+
+static void target_begin_run() { choose_multiply(); }
+
+static void target_begin_block() {
+  barriers_begin_block();
+  matrix_begin_block();
+  memset(static_cast<void*>(thread_stores), 0, sizeof thread_stores);
+}
+
+static void target_lane_exit(Lane& lane) { stores_lane_exit(lane); }
+
+static void target_end_block() {
+  mbarriers_end_block();
+  matrix_end_block();
+  while (fire_any()) {  // stores whose writes nobody needed to wait for
+  }
+  registers_end_block();
+}
+
+}  // namespace emulator
