@@ -168,8 +168,8 @@ FMHAGEN_DEVICE void store_global_f32(f32* address, f32 value) {
   *address = value;
 }
 
-// The kernel's parameter block, as though never read before: a scalar load now is cheaper than a
-// scalar register held over the main loop (the kernarg segment; the block is the only argument).
+// The parameter block, as though never read before (the kernarg segment: it is the only argument).
+// NOTE: a scalar load now is cheaper than a scalar register held over the main loop.
 template <class T>
 FMHAGEN_DEVICE const T& reread(const T&) {
   auto block = (const __attribute__((address_space(4))) T*)__builtin_amdgcn_kernarg_segment_ptr();

@@ -13,13 +13,12 @@ FMHAGEN_DEVICE u32 lane_eight() {
   return thread_index() % 64 / 32 * 8;
 }
 
-// XORed with the 16-byte column of a K row in LDS: reads through `operand_row` meet no conflict.
+// XORed with the 16-byte column of a K row in LDS: reads by `operand_row` meet no bank conflict.
 FMHAGEN_DEVICE u32 k_swizzle(u32 row) {
   return (row & 3u) | (row & 8u) >> 1;
 }
 
-// XORed with the 16-byte column of a V^T row in LDS: reads through `operand_row` meet no conflict,
-// nor do writes of every other row.
+// XORed with the 16-byte column of a V^T row in LDS: the same, and for writes of every other row.
 FMHAGEN_DEVICE u32 v_swizzle(u32 row) {
   return (row >> 1 & 7u) ^ (row & 1u) << 2 ^ (row >> 3 & 2u);
 }
@@ -83,24 +82,23 @@ FMHAGEN_DEVICE f32 lane_maximum(const f32x16 (&s)[COUNT]) {
   return largest;
 }
 
-// True if this lane saw an element that is more than a factor 2^GROWTH_LOG2 above the reference.
-FMHAGEN_DEVICE bool outgrows_reference(f32 largest, const Row& row, f32 scale_log2) {
-  return (largest - row.reference) * scale_log2 > GROWTH_LOG2;
+// True if a scaled score is more than a factor 2^GROWTH_LOG2 above the row's reference.
+FMHAGEN_DEVICE bool outgrows_reference(f32 largest, const Row& row) {
+  return largest > row.maximum + GROWTH_LOG2;
 }
 
 // Moves the reference of the rows that outgrew it: (O, l) = alpha * (O, l).
 // NOTE: alpha of the other rows is 1, so a row's bits do not depend on its neighbours.
 template <u32 COUNT>
-FMHAGEN_DEVICE void rescale(f32x16 (&o)[COUNT], Row& row, f32 largest, f32 scale_log2) {
+FMHAGEN_DEVICE void rescale(f32x16 (&o)[COUNT], Row& row, f32 largest) {
   largest = maximum(largest, shuffle_xor(largest, 32));
-  if (!outgrows_reference(largest, row, scale_log2)) {
-    largest = row.reference;
+  if (!outgrows_reference(largest, row)) {
+    largest = row.maximum;
   }
   // NOTE: a row that has seen no key has O = l = 0; -inf - (-inf) would be NaN.
-  const f32 offset = largest == -infinity() ? 0.0f : -largest * scale_log2;
-  const f32 alpha = row.reference == -infinity() ? 0.0f : exp2_approx(offset - row.offset);
-  row.reference = largest;
-  row.offset = offset;
+  row.reference = largest == -infinity() ? 0.0f : largest;
+  const f32 alpha = exp2_approx(row.maximum - row.reference);
+  row.maximum = largest;
   row.sum *= alpha;
 #pragma unroll
   for (u32 i = 0; i < COUNT * 16; ++i) {
@@ -108,12 +106,12 @@ FMHAGEN_DEVICE void rescale(f32x16 (&o)[COUNT], Row& row, f32 largest, f32 scale
   }
 }
 
-// s = exp2(scale_log2 * (s - reference)), sum += this lane's part of the row sum.
+// s = exp2(scale_log2 * s - reference), sum += this lane's part of the row sum.
 template <u32 COUNT>
 FMHAGEN_DEVICE void softmax(f32x16 (&s)[COUNT], Row& row, f32 scale_log2) {
 #pragma unroll
   for (u32 i = 0; i < COUNT * 16; ++i) {
-    const f32 p = exp2_approx(fused_multiply_add(s[i / 16][i % 16], scale_log2, row.offset));
+    const f32 p = exp2_approx(fused_multiply_add(s[i / 16][i % 16], scale_log2, -row.reference));
     s[i / 16][i % 16] = p;
     row.sum += p;
   }
