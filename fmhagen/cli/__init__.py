@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from fmhagen.cli import cache, compile, emit, explain, listing
+from fmhagen.cli import cache, compile, doctor, emit, explain, listing, verify
 
 app = typer.Typer(
     name="fmhagen",
@@ -51,7 +51,7 @@ def _root(
     """
 
 
-for _module in (emit, listing, explain, compile, cache):
+for _module in (emit, listing, explain, compile, verify, doctor, cache):
     _module.register(app)
 
 

@@ -8,7 +8,7 @@ import typer
 
 from fmhagen.cli.command import command
 from fmhagen.cli.options import Json
-from fmhagen.cli.output import console, note, table, write_json, write_text
+from fmhagen.cli.output import note, table, write_json, write_table, write_text
 from fmhagen.compile import default_cache
 
 _app = typer.Typer(
@@ -61,7 +61,7 @@ def list_(*, json: Json = False) -> None:
     for entry in entries:
         cells = (entry.symbol, entry.target, entry.kind, entry.compiler)
         shown.add_row(*cells, str(entry.image_bytes), entry.key[:12])
-    console().print(shown)
+    write_table(shown)
 
 
 def clear(

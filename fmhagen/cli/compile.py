@@ -10,7 +10,7 @@ import typer
 
 from fmhagen.cli.command import command
 from fmhagen.cli.options import CompilerName, Json
-from fmhagen.cli.output import console, table, write_json
+from fmhagen.cli.output import table, write_json, write_table
 from fmhagen.cli.request import Request
 from fmhagen.compile import compile_source
 from fmhagen.instance import Instance
@@ -67,7 +67,7 @@ def compile_(
             str(used["static_shared_bytes"] + used["dynamic_shared_bytes"]),
             str(data["image"]["bytes"]),
         )
-    console().print(shown)
+    write_table(shown)
 
 
 _NUMBERS = ("registers", "spills", "shared", "bytes")

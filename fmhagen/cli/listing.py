@@ -9,7 +9,7 @@ import typer
 
 from fmhagen.cli.command import command
 from fmhagen.cli.options import GeneratedDirectory, Json
-from fmhagen.cli.output import EXIT_FAILED, console, note, table, write_json
+from fmhagen.cli.output import EXIT_FAILED, note, table, write_json, write_table
 from fmhagen.instance import Instance
 from fmhagen.inventory import generated_dir, instances
 from fmhagen.manifest import MANIFEST, read_manifest
@@ -80,7 +80,7 @@ def list_(
             cells = [row["symbol"], row["target"], row["dtype"], row["head_dim"], row["mask"], tile]
             cells += [row["threads"], row["shared_bytes"], row["registers"], row["spill_bytes"]]
             shown.add_row(*("-" if cell is None else str(cell) for cell in cells))
-        console().print(shown)
+        write_table(shown)
     if not rows:
         note(f"no committed kernel matches {pattern!r}")
         raise typer.Exit(EXIT_FAILED)

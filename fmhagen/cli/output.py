@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from pathlib import Path
@@ -17,12 +18,19 @@ EXIT_FAILED = 1
 EXIT_USAGE = 2
 
 
-def console() -> Console:
-    """Return a console for results; wide where the output is not a terminal."""
-    plain = Console(file=sys.stdout, soft_wrap=False, highlight=False)
-    if plain.is_terminal:
-        return plain
-    return Console(file=sys.stdout, soft_wrap=False, highlight=False, width=200)
+_PLAIN_COLUMNS = 200
+
+
+def write_table(shown: Table) -> None:
+    """Print a table; where standard output is no terminal, wide and without trailing spaces."""
+    terminal = Console(highlight=False)
+    if terminal.is_terminal:
+        terminal.print(shown)
+        return
+    plain = Console(file=io.StringIO(), highlight=False, width=_PLAIN_COLUMNS)
+    with plain.capture() as captured:
+        plain.print(shown)
+    write_text("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
 
 def note(text: str) -> None:
