@@ -35,7 +35,8 @@ class ParamField:
             `q_map k_map v_map o_map` (tensor maps); `q k v o lse` (addresses, lse may be null);
             `{q,k,v,o}_stride_{b,h,m}` (elements; `_n` for the rows of k and v);
             `batch num_heads heads_per_group seqlen_q seqlen_k num_m_tiles num_tiles
-            heads_per_section` (counts); `causal_offset` (off of the causal mask); `scale_log2`.
+            heads_per_section tiles_per_section turns_per_section num_turns` (counts, see
+            `runtime/launch_values.py`); `causal_offset` (off of the causal mask); `scale_log2`.
         offset_bytes: place in the block.
         size_bytes: bytes taken.
         comment: shape or unit.
@@ -150,6 +151,7 @@ class Plan:
         causal, top_left: the mask's structure.
         conditional_rescale, rescale_on_overflow: see `schedule.Rescale`.
         heads_in_l2_bytes: K and V that one section of heads may hold, for the tile order.
+        snake: tiles are dealt to the blocks of a persistent grid forwards and backwards in turn.
     """
 
     SCHEMA: ClassVar[int] = 1
@@ -175,6 +177,7 @@ class Plan:
     conditional_rescale: bool
     heads_in_l2_bytes: int
     rescale_on_overflow: bool = False
+    snake: bool = False
 
     @property
     def qk_shape(self) -> MatrixShape:

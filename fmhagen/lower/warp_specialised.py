@@ -62,7 +62,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
             f"use stages={schedule.stages - 1}, q_stages=1 or a smaller tile_n",
         )
     element = {"bf16": "bf16", "fp16": "f16"}[spec.dtype]
-    params, params_bytes = pack_params(_PARAMS)
+    params, params_bytes = pack_params(_PARAMS + (_SECTION_PARAMS if spec.causal else ()))
     symbol = symbol_of(spec, schedule, target)
     return Plan(
         spec=spec,
@@ -91,14 +91,15 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         causal=spec.causal,
         top_left=spec.causal and spec.anchor == "top_left",
         conditional_rescale=schedule.conditional_rescale,
+        snake=spec.causal and schedule.persistent,
         rescale_on_overflow=schedule.rescale == Rescale.ON_OVERFLOW,
         heads_in_l2_bytes=target.l2_bytes // 2,
     )
 
 
 def _check_shape(schedule: Schedule) -> None:
-    if not 1 <= schedule.consumers <= 3:
-        raise ScheduleError("consumers", schedule.consumers, "must be 1, 2 or 3 warpgroups")
+    if not 1 <= schedule.consumers <= 4:
+        raise ScheduleError("consumers", schedule.consumers, "must be from 1 to 4 warpgroups")
     if schedule.tile_m != GROUP_ROWS * schedule.consumers:
         limit = f"must be {GROUP_ROWS} rows for each of the {schedule.consumers} consumers"
         hint = f"use tile_m={GROUP_ROWS * schedule.consumers}"
@@ -234,5 +235,10 @@ _PARAMS = (
     ("u32", "heads_per_group", "H / Hk"),
     ("u32", "num_m_tiles", "ceil(Sq / TILE_M)"),
     ("u32", "num_tiles", "num_m_tiles * H * B"),
+    ("u32", "num_turns", "turns of each block"),
+)
+_SECTION_PARAMS = (
     ("u32", "heads_per_section", "heads whose tiles are dealt together; divides H * B"),
+    ("u32", "tiles_per_section", "heads_per_section * num_m_tiles"),
+    ("u32", "turns_per_section", "ceil(tiles_per_section / blocks of the grid)"),
 )

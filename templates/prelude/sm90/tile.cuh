@@ -18,16 +18,6 @@ FMHAGEN_DEVICE i32 clamp(i32 value, i32 low, i32 high) {
   return value < low ? low : value > high ? high : value;
 }
 
-// Moves on to the next of COUNT buffers.
-template <u32 COUNT>
-FMHAGEN_DEVICE void advance(Ring& ring) {
-  ring.stage += 1;
-  if (ring.stage == COUNT) {
-    ring.stage = 0;
-    ring.phase ^= 1;
-  }
-}
-
 // One thread sets up every barrier before anyone uses one.
 FMHAGEN_DEVICE void initialise_barriers(u32 smem) {
   for (u32 stage = 0; stage < Q_STAGES; ++stage) {
@@ -44,9 +34,24 @@ FMHAGEN_DEVICE void initialise_barriers(u32 smem) {
   mbarrier_init_fence();
 }
 
-// Waits until the buffer at `ring` is free; the first time round it is.
-FMHAGEN_DEVICE void wait_empty(u32 barriers, Ring ring) {
-  mbarrier_wait(barriers + ring.stage * BARRIER_BYTES, ring.phase ^ 1);
+// Waits until the use number `use` of a ring of COUNT buffers has been filled.
+template <u32 COUNT>
+FMHAGEN_DEVICE void wait_full(u32 barriers, u32 use) {
+  mbarrier_wait(barriers + use % COUNT * BARRIER_BYTES, use / COUNT % 2);
+}
+
+// Waits until the buffer of use number `use` is free again; the first time round it is.
+template <u32 COUNT>
+FMHAGEN_DEVICE void wait_empty(u32 barriers, u32 use) {
+  mbarrier_wait(barriers + use % COUNT * BARRIER_BYTES, use / COUNT % 2 ^ 1);
+}
+
+// This warp is done with the buffer of use number `use`.
+template <u32 COUNT>
+FMHAGEN_DEVICE void release(u32 barriers, u32 use) {
+  if (thread_index() % 32 == 0) {
+    mbarrier_arrive(barriers + use % COUNT * BARRIER_BYTES);
+  }
 }
 
 // Loads rows [row, row + rows of a box) of one head, DEPTH columns, as boxes of BOX_COLUMNS.
@@ -61,34 +66,20 @@ FMHAGEN_DEVICE void load_tile(u32 destination, const TensorMap* map, u32 barrier
   }
 }
 
-// This warp is done with the buffer at `ring`, whose empty barriers these are; moves on.
-FMHAGEN_DEVICE void release(u32 barriers, Ring& ring) {
-  if (thread_index() % 32 == 0) {
-    mbarrier_arrive(barriers + ring.stage * BARRIER_BYTES);
-  }
-  advance<STAGES>(ring);
+// Descriptor of a K-major operand under the 128-byte swizzle; `start` is its address / 16.
+// (PTX ISA 9.7.15.5.1.2.2: start in bits 0-13, stride between groups of eight rows / 16 in bits
+// 32-45, swizzle mode in bits 62-63. Shared memory ends below 2^18, so `start` needs no mask.)
+FMHAGEN_DEVICE u64 descriptor_k_major(u32 start) {
+  const u32 high = 8 * ROW_BYTES >> 4 | 1u << 30;
+  return static_cast<u64>(high) << 32 | start;
 }
 
-// This warp's part of O stands in shared memory.
-FMHAGEN_DEVICE void release_staged(u32 barriers, Ring ring) {
-  warp_sync();
-  if (thread_index() % 32 == 0) {
-    mbarrier_arrive(barriers + ring.stage * BARRIER_BYTES);
-  }
-}
-
-// Shared-memory descriptor of a K-major operand under the 128-byte swizzle (PTX ISA 9.7.15.5.1.2.2).
-FMHAGEN_DEVICE u64 descriptor_k_major(u32 address) {
-  const u64 stride_bytes = 8 * ROW_BYTES;  // from one group of eight rows to the next
-  return (address >> 4 & 0x3fff) | 1ull << 16 | stride_bytes >> 4 << 32 | 1ull << 62;
-}
-
-// Shared-memory descriptor of an MN-major operand under the 128-byte swizzle.
+// Descriptor of an MN-major operand under the 128-byte swizzle; `start` is its address / 16.
+// (As above, with the distance between boxes of 64 columns / 16 in bits 16-29.)
 template <u32 BOX_BYTES>
-FMHAGEN_DEVICE u64 descriptor_mn_major(u32 address) {
-  const u64 leading_bytes = BOX_BYTES;     // from one box of 64 columns to the next
-  const u64 stride_bytes = 8 * ROW_BYTES;  // from one group of eight rows to the next
-  return (address >> 4 & 0x3fff) | leading_bytes >> 4 << 16 | stride_bytes >> 4 << 32 | 1ull << 62;
+FMHAGEN_DEVICE u64 descriptor_mn_major(u32 start) {
+  const u32 high = 8 * ROW_BYTES >> 4 | 1u << 30;
+  return static_cast<u64>(high) << 32 | (BOX_BYTES >> 4 << 16 | start);
 }
 
 // Sets every element to zero.
@@ -236,7 +227,7 @@ FMHAGEN_DEVICE void store_lse(const Params& params, const Tile& tile, u32 m_thre
   if (params.lse == nullptr || thread_index() % 4 != 0) {
     return;
   }
-  const i64 row_first = static_cast<i64>(tile.batch * params.num_heads + tile.head) * params.seqlen_q;
+  const i64 row_first = static_cast<i64>(tile.batch_head) * params.seqlen_q;
 #pragma unroll
   for (u32 half = 0; half < 2; ++half) {
     const u32 m = m_thread + 8 * half;
