@@ -72,14 +72,7 @@ struct MatrixGroup {
   u32 number;  // of the warp's groups, from 1
 };
 
-enum : u32 { RING = 256, HASHES = 64, SEEN = 16 };
-
-// The last A operand that a lane passed at some place, to tell whether it has changed since.
-struct SeenOperand {
-  const u32* place;
-  u32 a[4];
-  u32 fences;
-};
+enum : u32 { RING = 256, HASHES = 64 };
 
 struct MatrixWarp {
   MatrixOp* ring[RING];  // issued by some lanes, not yet by all
@@ -97,7 +90,6 @@ struct MatrixWarp {
   u32 agent;
   Snapshot* snapshot;
   Accumulator* accumulators;
-  SeenOperand seen[LANES][SEEN];
 };
 
 static MatrixWarp matrix_warps[MAX_WARPS];

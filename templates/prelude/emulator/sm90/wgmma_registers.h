@@ -74,22 +74,8 @@ static inline void hand_over(MatrixWarp& matrix, MatrixOp& op, f32* d) {
   }
 }
 
-// A from registers: taken by value, since in PTX an operand is a value that later writes to the
-// variable do not touch. If the values at this place have changed, a fence must have followed.
-static inline void take_a(MatrixWarp& matrix, MatrixOp& op, const u32* a) {
-  u32 lane = current->lane;
-  memcpy(op.a[lane], a, sizeof op.a[lane]);
-  SeenOperand& seen = matrix.seen[lane][reinterpret_cast<u64>(a) / 16 % SEEN];
-  if (seen.place == a && seen.fences == matrix.fences[lane] && memcmp(seen.a, a, sizeof seen.a)) {
-    fail(FMHAGEN_MATRIX, issuer_here("wgmma"),
-         "its A registers have changed since the last fence: wgmma_fence is missing");
-  }
-  seen.place = a;
-  seen.fences = matrix.fences[lane];
-  memcpy(seen.a, a, sizeof seen.a);
-}
-
-// wgmma.mma_async by the running lane. `a` is null if A is in shared memory.
+// wgmma.mma_async by the running lane. `a` is null if A is in shared memory. Registers of A are
+// taken by value: in PTX an operand is a value that later writes to the variable do not touch.
 static void matrix_multiply(f32* d, const MatrixShape& shape, const u32* a, u64 descriptor_a,
                             u64 descriptor_b, u32 accumulate) {
   MatrixWarp& matrix = matrix_warps[current->warp];
@@ -105,7 +91,7 @@ static void matrix_multiply(f32* d, const MatrixShape& shape, const u32* a, u64 
     op.accumulator->last_group = UNCOMMITTED;
   }
   hand_over(matrix, op, d);
-  if (a) take_a(matrix, op, a);
+  if (a) memcpy(op.a[current->lane], a, sizeof op.a[0]);
   leave_part(op);
 }
 
