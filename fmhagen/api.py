@@ -1,0 +1,270 @@
+"""API: the functions that users call.
+
+source = emit(spec, target="gfx942")     one readable file
+kernel = compile_kernel(spec)            a callable on tensors
+o, lse = kernel(q, k, v, return_lse=True)
+o_ref, lse_ref = reference(spec, q, k, v)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from fmhagen.compile.binary import Binary, Resources
+from fmhagen.compile.cache import Cache
+from fmhagen.compile.driver import compile_source
+from fmhagen.emit import emit_source
+from fmhagen.errors import InvalidSpecError, TensorError
+from fmhagen.lower import lower as lower_to
+from fmhagen.oracle import reference
+from fmhagen.plan import Plan
+from fmhagen.records import closest
+from fmhagen.runtime.base import Backend
+from fmhagen.runtime.calls import Calls
+from fmhagen.runtime.devices import (
+    MEMORY_OF_DEVICE,
+    MEMORY_OF_TARGET,
+    TARGET_OF_MEMORY,
+    Device,
+    gpu_backend,
+)
+from fmhagen.runtime.launcher import Launcher
+from fmhagen.runtime.tensors import Memory, TensorView
+from fmhagen.schedule import Schedule
+from fmhagen.select import Choice, choose, default_schedule
+from fmhagen.source import Source
+from fmhagen.spec import AttentionSpec
+from fmhagen.targets import TARGETS, Target, find_target
+
+if TYPE_CHECKING:
+    from fmhagen.runtime.emulator_backend import EmulatorOptions
+
+__all__ = ["Kernel", "choose_schedule", "compile_kernel", "emit", "lower", "reference"]
+
+_DEFAULT_TARGET = TARGETS[0].name
+CacheChoice = Cache | Literal["default"] | None
+
+
+def emit(
+    spec: AttentionSpec, schedule: Schedule | None = None, *, target: str = _DEFAULT_TARGET
+) -> Source:
+    """Print a kernel as one self-contained source file.
+
+    Args:
+        spec: what to compute.
+        schedule: how to tile it; None means the default of the target.
+        target: the chip, under any of its names.
+
+    Raises:
+        UnknownTargetError: no target answers to the name.
+        UnsupportedSpecError: the target does not support the spec.
+        ScheduleError: the schedule does not fit.
+    """
+    return emit_source(lower(spec, schedule, target=target))
+
+
+def lower(
+    spec: AttentionSpec, schedule: Schedule | None = None, *, target: str = _DEFAULT_TARGET
+) -> Plan:
+    """Decide everything that a kernel's text and its launch need; see `emit`."""
+    chip = find_target(target)
+    return lower_to(spec, default_schedule(spec, chip) if schedule is None else schedule, chip)
+
+
+def choose_schedule(spec: AttentionSpec, *, target: str = _DEFAULT_TARGET) -> Choice:
+    """Return the default schedule of a spec, the reasons, and what was weighed against it."""
+    return choose(spec, find_target(target))
+
+
+def compile_kernel(
+    spec: AttentionSpec,
+    *,
+    device: str = "auto",
+    target: str | None = None,
+    schedule: Schedule | None = None,
+    cache: CacheChoice = "default",
+    emulator: EmulatorOptions | None = None,
+) -> Kernel:
+    """Return a callable kernel.
+
+    Args:
+        spec: what to compute.
+        device: "cuda", "hip" or "emulator" compile now and accept that memory alone; with "auto"
+            the tensors of a call decide (host memory runs on the emulator), and the kernel is
+            compiled when it is first needed.
+        target: the chip; None means that of the device, and for the emulator the first target.
+        schedule: how to tile it; None means the default of the target.
+        cache: where binaries are kept: a cache, "default" for the user's, None for nowhere.
+        emulator: seed, checks and size of the emulated chip.
+
+    Raises:
+        InvalidSpecError: no such device, or it cannot run the target.
+        RuntimeUnavailableError: an explicit device is not here, or is another chip.
+        UnsupportedSpecError: the target does not support the spec.
+        ScheduleError: the schedule does not fit.
+        CompileError: no compiler is here, or it refused the source.
+    """
+    return Kernel(
+        spec, device=device, target=target, schedule=schedule, cache=cache, emulator=emulator
+    )
+
+
+class Kernel:
+    """One attention kernel: a callable on tensors; made by `compile_kernel`."""
+
+    def __init__(
+        self,
+        spec: AttentionSpec,
+        *,
+        device: str = "auto",
+        target: str | None = None,
+        schedule: Schedule | None = None,
+        cache: CacheChoice = "default",
+        emulator: EmulatorOptions | None = None,
+    ) -> None:
+        """Decide all that needs no tensor; see `compile_kernel`."""
+        self.spec = spec
+        self.device = _device(device)
+        self._target = None if target is None else find_target(target)
+        self._schedule = schedule
+        self._cache = cache
+        self._options = emulator
+        self._launchers: dict[Memory, Launcher] = {}
+        self._calls = Calls(self._pick)
+        memory = MEMORY_OF_DEVICE.get(self.device)
+        if memory is not None:
+            self._check_target(memory)
+            launcher = self._launcher(memory)
+            launcher.backend.require(launcher.plan.target.name)
+            _ = launcher.binary
+        else:
+            _ = lower(spec, schedule, target=self.target.name)  # refuse now what it can refuse
+
+    def __call__(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        *,
+        scale: float | None = None,
+        out: Any = None,
+        return_lse: bool = False,
+    ) -> Any:
+        """Compute O = softmax(scale * Q K^T + mask) V on the current stream of q's device.
+
+        Args:
+            q: query in the spec's layout; NumPy, PyTorch, CuPy, or any object with __dlpack__.
+            k: key; its heads divide q's.
+            v: value.
+            scale: softmax scale of this call; None means the spec's.
+            out: where O is written; None makes a new tensor, whose axes lie in memory as q's do.
+            return_lse: also give LSE, (B, H, Sq) in fp32, natural logarithm.
+
+        Returns:
+            O, or (O, LSE).
+
+        Raises:
+            TensorError: a tensor does not fit; names it, its value and the limit.
+            CaptureError: the first call on a device falls into a graph capture.
+            LaunchError: the driver refused.
+            EmulatorError: the emulator found a fault in the kernel.
+        """
+        return self._calls(q, k, v, scale, out, return_lse)
+
+    def load(self, device: int = 0) -> None:
+        """Compile for and load on a GPU now, as before a graph capture; needs no tensors."""
+        self._default.load(device)
+
+    @property
+    def target(self) -> Target:
+        """The chip: the one asked for, else that of the device or of the first call."""
+        if self._target is not None:
+            return self._target
+        memory = MEMORY_OF_DEVICE.get(self.device) or next(iter(self._launchers), Memory.HOST)
+        return find_target(TARGET_OF_MEMORY.get(memory, _DEFAULT_TARGET))
+
+    @property
+    def plan(self) -> Plan:
+        """What was decided for the target."""
+        return self._default.plan
+
+    @property
+    def source(self) -> Source:
+        """The emitted file for the target."""
+        return emit_source(self.plan)
+
+    @property
+    def binary(self) -> Binary:
+        """The compiled kernel; on the emulator's device the host library."""
+        return self._default.binary
+
+    @property
+    def resources(self) -> Resources:
+        """Registers, spills and shared memory, read back from the binary."""
+        return self.binary.resources
+
+    def __repr__(self) -> str:
+        """Return what the kernel is and where it runs."""
+        return (
+            f"Kernel({self.spec!r}, device={str(self.device)!r}, target={self.target.name!r},"
+            f" symbol={self.plan.symbol!r})"
+        )
+
+    @property
+    def _default(self) -> Launcher:
+        memory = MEMORY_OF_DEVICE.get(self.device) or next(iter(self._launchers), None)
+        return self._launcher(memory or MEMORY_OF_TARGET[self.target.name])
+
+    def _pick(self, q: TensorView) -> Launcher:
+        wanted = MEMORY_OF_DEVICE.get(self.device)
+        if wanted is not None and q.memory != wanted:
+            limit = f"this kernel was compiled for {self.device}, which reads {wanted} memory"
+            raise TensorError("q", q.place, limit, "move the tensors, or use device='auto'")
+        if q.memory not in self._launchers:
+            try:
+                self._check_target(q.memory)
+            except InvalidSpecError as error:
+                raise TensorError("q", q.place, error.limit, error.suggestion) from None
+        return self._launcher(q.memory)
+
+    def _check_target(self, memory: Memory) -> None:
+        runs = TARGET_OF_MEMORY.get(memory)
+        if self._target is not None and runs not in (None, self._target.name):
+            limit = f"{memory} devices run kernels for {runs}"
+            hint = f"use target={runs!r}, or device='emulator'"
+            raise InvalidSpecError("target", self._target.name, limit, hint)
+
+    def _launcher(self, memory: Memory) -> Launcher:
+        found = self._launchers.get(memory)
+        if found is None:
+            name = TARGET_OF_MEMORY.get(memory, _DEFAULT_TARGET)
+            if self._target is not None:
+                name = self._target.name
+            plan = lower(self.spec, self._schedule, target=name)
+            launcher = Launcher(plan, self._backend(memory), lambda: self._compile(plan, memory))
+            found = self._launchers.setdefault(memory, launcher)
+        return found
+
+    def _backend(self, memory: Memory) -> Backend:
+        if memory != Memory.HOST:
+            return gpu_backend(memory)
+        from fmhagen.runtime.emulator_backend import EmulatorBackend, EmulatorOptions
+
+        return EmulatorBackend(self._options or EmulatorOptions())
+
+    def _compile(self, plan: Plan, memory: Memory) -> Binary:
+        source = emit_source(plan)
+        if memory != Memory.HOST:
+            return compile_source(source, cache=self._cache)
+        optimisation = "O1" if self._options is None else self._options.optimisation
+        return compile_source(
+            source, cache=self._cache, for_emulator=True, host_optimisation=optimisation
+        )
+
+
+def _device(name: str) -> Device:
+    names = tuple(str(device) for device in Device)
+    if str(name) not in names:
+        limit = "must be one of " + ", ".join(names)
+        raise InvalidSpecError("device", name, limit, closest(str(name), names))
+    return Device(str(name))

@@ -1,0 +1,288 @@
+"""CUDA: kernels through the driver API of cuda-python, in the primary context of each device.
+
+The caller's current context is pushed aside only where it differs, and comes back whatever
+happens. Nothing here synchronises, and the driver is first touched when a kernel is loaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import importlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from fmhagen.compile.binary import Binary
+from fmhagen.errors import LaunchError, RuntimeUnavailableError
+from fmhagen.plan import Plan, TensorMapPlan
+from fmhagen.runtime.cuda_maps import MAP_BYTES, MAX_SIZE, MAX_STRIDE_BYTES, encode
+from fmhagen.runtime.launch_values import Operand
+from fmhagen.runtime.tensors import Framework, Memory, TensorView
+
+if TYPE_CHECKING:
+    from fmhagen.runtime.devices import DeviceReport
+
+COMPUTE_CAPABILITY = {"sm90": (9, 0)}
+_BLOCK_POINTER = ctypes.c_char_p * 1
+
+
+def check(driver: Any, call: str, result: tuple[Any, ...]) -> Any:
+    """Return what a driver call gave beside its error code: nothing, one value, or a tuple.
+
+    Raises:
+        LaunchError: the code is not success; the text names the call and the driver's reason.
+    """
+    code, *values = result
+    if int(code) != 0:
+        raise LaunchError(f"{call}: {describe(driver, code)}")
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+def describe(driver: Any, code: Any) -> str:
+    """Return an error code with the driver's own words for it."""
+    _, text = driver.cuGetErrorString(code)
+    words = text.decode() if isinstance(text, bytes) else str(text)
+    return f"{getattr(code, 'name', code)} ({words})"
+
+
+class LoadedCuda:
+    """A kernel in one device's primary context."""
+
+    def __init__(
+        self, driver: Any, context: Any, function: Any, plan: Plan, shared_bytes: int
+    ) -> None:
+        """Keep the handles of a function that is loaded in `context`."""
+        self._driver = driver
+        self._context = context
+        self._context_handle = int(context)
+        self._function = function
+        self._plan = plan
+        self._threads = plan.threads
+        self._shared_bytes = shared_bytes
+
+    def launch(
+        self, block: bytes, blocks: int, stream: int, tensors: tuple[TensorView, ...] = ()
+    ) -> None:
+        """Start the kernel in its context; see `base.Loaded`.
+
+        Raises:
+            LaunchError: the driver refused.
+        """
+        driver = self._driver
+        _, current = driver.cuCtxGetCurrent()
+        if int(current) != self._context_handle:
+            with entered(driver, self._context):
+                self._start(block, blocks, stream)
+        else:
+            self._start(block, blocks, stream)
+
+    def _start(self, block: bytes, blocks: int, stream: int) -> None:
+        # NOTE: kernelParams is an array of one pointer, to the whole block; the driver copies it.
+        pointers = _BLOCK_POINTER(block)
+        (code,) = self._driver.cuLaunchKernel(
+            *(self._function, blocks, 1, 1, self._threads, 1, 1, self._shared_bytes),
+            *(stream, ctypes.addressof(pointers), 0),
+        )
+        if code:
+            raise LaunchError(
+                f"{self._plan.symbol}: launch of {blocks} blocks of {self._threads} threads with"
+                f" {self._shared_bytes} bytes of shared memory: {describe(self._driver, code)}"
+            )
+
+
+@contextlib.contextmanager
+def entered(driver: Any, context: Any) -> Iterator[None]:
+    """Make a context current, and the caller's again at the end."""
+    check(driver, "cuCtxPushCurrent", driver.cuCtxPushCurrent(context))
+    try:
+        yield
+    finally:
+        check(driver, "cuCtxPopCurrent", driver.cuCtxPopCurrent())
+
+
+class CudaBackend:
+    """Runs cubins on NVIDIA GPUs; see `base.Backend`."""
+
+    memory = Memory.CUDA
+
+    def __init__(self, driver: Any = None) -> None:
+        """Use the given module in place of `cuda.bindings.driver`, which tests do."""
+        self._given = driver
+
+    @functools.cached_property
+    def driver(self) -> Any:
+        """The driver's bindings, initialised.
+
+        Raises:
+            RuntimeUnavailableError: the package or the driver is not here.
+        """
+        driver = self._given or _import()
+        try:
+            (code,) = driver.cuInit(0)
+        except RuntimeError as error:  # the library itself is missing
+            raise RuntimeUnavailableError(f"there is no NVIDIA driver here: {error}") from error
+        if int(code) != 0:
+            reason = getattr(code, "name", code)
+            raise RuntimeUnavailableError(f"the NVIDIA driver does not start: {reason}")
+        return driver
+
+    @functools.cached_property
+    def _facts(self) -> dict[tuple[int, str], int]:
+        return {}
+
+    def attribute(self, device: int, name: str) -> int:
+        """Return a device attribute, such as "MULTIPROCESSOR_COUNT"; asked for once."""
+        key = device, name
+        value = self._facts.get(key)
+        if value is None:
+            code = getattr(self.driver.CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+            answer = self.driver.cuDeviceGetAttribute(code, self._device(device))
+            value = self._facts[key] = int(check(self.driver, "cuDeviceGetAttribute", answer))
+        return value
+
+    def compute_units(self, device: int) -> int:
+        """Return the SMs of a device."""
+        return self.attribute(device, "MULTIPROCESSOR_COUNT")
+
+    def compute_capability(self, device: int) -> tuple[int, int]:
+        """Return a device's compute capability, such as (9, 0)."""
+        return (
+            self.attribute(device, "COMPUTE_CAPABILITY_MAJOR"),
+            self.attribute(device, "COMPUTE_CAPABILITY_MINOR"),
+        )
+
+    def device_count(self) -> int:
+        """Return the number of GPUs that the driver shows."""
+        return int(check(self.driver, "cuDeviceGetCount", self.driver.cuDeviceGetCount()))
+
+    def devices(self) -> tuple[DeviceReport, ...]:
+        """Return what is known of each GPU.
+
+        Raises:
+            RuntimeUnavailableError: there is no driver or no GPU.
+        """
+        from fmhagen.runtime.devices import DeviceReport
+
+        count = self.device_count()
+        if count == 0:
+            raise RuntimeUnavailableError("the NVIDIA driver shows no GPU")
+        reports = []
+        for index in range(count):
+            name = check(
+                self.driver, "cuDeviceGetName", self.driver.cuDeviceGetName(64, self._device(index))
+            )
+            capability = self.compute_capability(index)
+            reports.append(
+                DeviceReport(
+                    memory=str(self.memory),
+                    index=index,
+                    name=name.decode().rstrip("\0"),
+                    architecture=".".join(map(str, capability)),
+                    compute_units=self.compute_units(index),
+                    missing=self._lack(index, "sm90"),
+                )
+            )
+        return tuple(reports)
+
+    def require(self, target: str) -> None:
+        """Check that some device runs a target.
+
+        Raises:
+            RuntimeUnavailableError: none does; says what each one is.
+        """
+        lacks = [self._lack(index, target) for index in range(self.device_count())]
+        if not lacks:
+            raise RuntimeUnavailableError("the NVIDIA driver shows no GPU")
+        if None not in lacks:
+            raise RuntimeUnavailableError("; ".join(map(str, lacks)))
+
+    def load(self, binary: Binary, plan: Plan, device: int) -> LoadedCuda:
+        """Load a cubin in a device's primary context; see `base.Backend`."""
+        lack = self._lack(device, plan.target.name)
+        if lack is not None:
+            raise RuntimeUnavailableError(lack)
+        driver = self.driver
+        retained = driver.cuDevicePrimaryCtxRetain(self._device(device))
+        context = check(driver, "cuDevicePrimaryCtxRetain", retained)
+        shared_bytes = binary.resources.dynamic_shared_bytes
+        with entered(driver, context):
+            module = check(driver, "cuModuleLoadData", driver.cuModuleLoadData(binary.image))
+            found = driver.cuModuleGetFunction(module, plan.symbol.encode())
+            function = check(driver, "cuModuleGetFunction", found)
+            attribute = driver.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            # NOTE: without this a launch with more than 48 KiB of shared memory is refused.
+            answer = driver.cuFuncSetAttribute(function, attribute, shared_bytes)
+            check(driver, "cuFuncSetAttribute", answer)
+            # NOTE: lazy loading would load the code at the first launch, and break a capture.
+            check(driver, "cuFuncLoad", driver.cuFuncLoad(function))
+        return LoadedCuda(driver, context, function, plan, shared_bytes)
+
+    def encode_map(self, map_plan: TensorMapPlan, operand: Operand, address: int) -> bytes:
+        """Return a CUtensorMap; see `base.Backend`. Needs no context and touches no device."""
+        code, encoded = encode(self.driver, map_plan, operand, address)
+        if int(code) != 0:
+            raise LaunchError(
+                f"cuTensorMapEncodeTiled refused {map_plan.field} of {operand}:"
+                f" {describe(self.driver, code)}"
+            )
+        return ctypes.string_at(encoded.getPtr(), MAP_BYTES)
+
+    def unfit(self, plan: Plan, operand: Operand) -> str | None:
+        """Return why a tensor map cannot describe an aligned tensor, or None."""
+        if max(operand.map_sizes) > MAX_SIZE:
+            return f"a size passes the tensor map's limit of {MAX_SIZE}"
+        if max(operand.map_strides_bytes) > MAX_STRIDE_BYTES:
+            return f"a stride passes the tensor map's limit of {MAX_STRIDE_BYTES} bytes"
+        maps = [item for item in plan.tensor_maps if item.tensor == operand.name]
+        if maps and operand.is_expanded:
+            # The encoder's manual does not say whether a stride may be 0, so it is asked.
+            code, _ = encode(self.driver, maps[0], operand, 2**20)
+            if int(code) != 0:
+                return "it is expanded, and this driver's tensor maps take no stride of 0"
+        return None
+
+    def stream(self, q: TensorView) -> int:
+        """Return the current stream of q's framework, or the legacy default stream."""
+        if q.framework == Framework.TORCH:
+            import torch
+
+            return int(torch._C._cuda_getCurrentRawStream(q.device))
+        return q.stream or 0
+
+    def is_capturing(self, device: int, stream: int) -> bool:
+        """Return whether a stream is being captured, also as the legacy stream of a capture."""
+        driver = self.driver
+        code, current = driver.cuCtxGetCurrent()
+        if int(code) != 0 or not int(current):
+            return False  # no context, so nothing can be in capture here
+        code, status, *_ = driver.cuStreamIsCapturing(stream)
+        if int(code) != 0:
+            implicit = driver.CUresult.CUDA_ERROR_STREAM_CAPTURE_IMPLICIT
+            return int(code) == int(implicit)
+        return int(status) != 0
+
+    def _device(self, index: int) -> Any:
+        return check(self.driver, "cuDeviceGet", self.driver.cuDeviceGet(index))
+
+    def _lack(self, device: int, target: str) -> str | None:
+        wanted = COMPUTE_CAPABILITY.get(target)
+        if wanted is None:
+            return f"CUDA devices do not run {target}"
+        found = self.compute_capability(device)
+        if found == wanted:
+            return None
+        words = ".".join(map(str, wanted))
+        return (
+            f"cuda:{device} has compute capability {found[0]}.{found[1]}; kernels for {target}"
+            f" need exactly {words} (H100, H200)"
+        )
+
+
+def _import() -> Any:
+    try:
+        return importlib.import_module("cuda.bindings.driver")
+    except ImportError as error:
+        raise RuntimeUnavailableError(
+            f"cuda-python is not here ({error}); install fmhagen[cuda]"
+        ) from error

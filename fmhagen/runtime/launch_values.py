@@ -1,0 +1,214 @@
+"""Launch values: spec, plan and the sizes of a call -> grid and packed parameter block."""
+
+from __future__ import annotations
+
+import math
+import struct
+from dataclasses import dataclass
+
+from fmhagen.errors import InvalidSpecError, LaunchError, TensorError
+from fmhagen.plan import Plan
+from fmhagen.runtime.checks import MAX_ROWS, Axes, Problem
+from fmhagen.runtime.tensors import DTYPE_BYTES, TensorView
+from fmhagen.validate import check_scale
+
+TENSORS = ("q", "k", "v", "o", "lse")
+"""The tensors whose addresses change from call to call, in the order that `Prepared.run` takes."""
+
+LOG2_E = math.log2(math.e)
+SMALLEST_NORMAL_F32 = 2.0**-126
+LARGEST_F32 = (2 - 2**-23) * 2.0**127
+_FORMATS = {"TensorMap": "128s", "i64": "q", "i32": "i", "u32": "I", "f32": "f"}
+
+
+def scale_log2_of(scale: float) -> float:
+    """Return the factor that the kernels put on scores: scale * log2(e) as a normal fp32 number.
+
+    A scale of 0 becomes the smallest normal number, since -inf * 0 would be NaN for masked
+    scores; a finite score times it is 0 to any precision that exp2 can tell.
+
+    Raises:
+        InvalidSpecError: the scale is negative, not finite, or too large for fp32.
+    """
+    check_scale("scale", scale)
+    value = scale * LOG2_E
+    if value > LARGEST_F32:
+        limit = f"must be at most {LARGEST_F32 / LOG2_E:.4g}"
+        raise InvalidSpecError("scale", scale, limit)
+    return max(value, SMALLEST_NORMAL_F32)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockLayout:
+    """How the fields of a plan's parameter block are packed.
+
+    Attributes:
+        names: field names, in order.
+        layout: the packer; one value a field.
+    """
+
+    names: tuple[str, ...]
+    layout: struct.Struct
+
+
+def block_layout(plan: Plan) -> BlockLayout:
+    """Return the packer of a plan's parameter block."""
+    text = "<"
+    offset = 0
+    for field in plan.params:
+        text += f"{field.offset_bytes - offset}x"
+        text += "Q" if field.ctype.endswith("*") else _FORMATS[field.ctype]
+        offset = field.offset_bytes + field.size_bytes
+    layout = struct.Struct(f"{text}{plan.params_bytes - offset}x")
+    if layout.size != plan.params_bytes:
+        raise LaunchError(f"{plan.symbol}: packs {layout.size} bytes, not {plan.params_bytes}")
+    return BlockLayout(names=tuple(field.name for field in plan.params), layout=layout)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operand:
+    """One tensor as the kernel addresses it: sizes and element strides of (batch, head, row).
+
+    Attributes:
+        name: "q", "k", "v" or "o".
+        depth: size of the last dimension.
+        batch, heads, rows: sizes.
+        stride_b, stride_h, stride_m: strides in elements; 0 where a size is below 2.
+        element_bytes: bytes of an element.
+        dtype: the spec's name of the element type.
+    """
+
+    name: str
+    depth: int
+    batch: int
+    heads: int
+    rows: int
+    stride_b: int
+    stride_h: int
+    stride_m: int
+    element_bytes: int
+    dtype: str
+
+    @property
+    def is_expanded(self) -> bool:
+        """Whether a dimension with more than one element has stride 0."""
+        return any(
+            size > 1 and stride == 0
+            for size, stride in (
+                (self.batch, self.stride_b),
+                (self.heads, self.stride_h),
+                (self.rows, self.stride_m),
+            )
+        )
+
+    @property
+    def map_sizes(self) -> tuple[int, int, int, int]:
+        """Sizes for a tensor map, innermost first: a map has no size below 1."""
+        return self.depth, max(1, self.rows), max(1, self.heads), max(1, self.batch)
+
+    @property
+    def map_strides_bytes(self) -> tuple[int, int, int]:
+        """Byte strides of (row, head, batch) for a tensor map; any valid one where no step is."""
+        row_bytes = self.depth * self.element_bytes
+        pairs = (
+            (self.rows, self.stride_m),
+            (self.heads, self.stride_h),
+            (self.batch, self.stride_b),
+        )
+        return tuple(  # type: ignore[return-value]
+            stride * self.element_bytes if size > 1 else row_bytes for size, stride in pairs
+        )
+
+
+def operand(name: str, tensor: TensorView, axes: Axes) -> Operand:
+    """Return a tensor as the kernel addresses it."""
+    stride_b, stride_h, stride_m = axes.strides(tensor)
+    return Operand(
+        name=name,
+        depth=tensor.shape[3],
+        batch=tensor.shape[axes.batch],
+        heads=tensor.shape[axes.head],
+        rows=tensor.shape[axes.row],
+        stride_b=stride_b,
+        stride_h=stride_h,
+        stride_m=stride_m,
+        element_bytes=tensor.element_bytes,
+        dtype=tensor.dtype,
+    )
+
+
+def heads_per_section(plan: Plan, problem: Problem) -> int:
+    """Return how many heads' tiles are dealt together, see the tile order in the emitted file.
+
+    For a causal kernel the most heads (a divisor of B * H) whose share of K and V fits in the
+    plan's part of the L2 cache, at least 1; a group's heads share one K and V. Without a mask 1,
+    since then every tile takes equally long.
+    """
+    if not plan.causal:
+        return 1
+    group = problem.heads // problem.heads_kv
+    heads = problem.batch * problem.heads
+    head_bytes = problem.seqlen_k * (plan.spec.d + plan.spec.dv) * DTYPE_BYTES[plan.spec.dtype]
+    most = heads if head_bytes == 0 else plan.heads_in_l2_bytes * group // head_bytes
+    small = [n for n in range(1, math.isqrt(heads) + 1) if heads % n == 0]
+    return max([1, *(n for n in (*small, *(heads // n for n in small)) if n <= most)])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchValues:
+    """What is fixed for all calls of one layout.
+
+    Attributes:
+        blocks: blocks of the grid, all in the first dimension.
+        values: value of each parameter field; 0 or b"" for what a call fills in.
+    """
+
+    blocks: int
+    values: dict[str, int | float | bytes]
+
+
+def launch_values(
+    plan: Plan, problem: Problem, operands: tuple[Operand, ...], compute_units: int
+) -> LaunchValues:
+    """Return the grid and the parameter values of a call that computes at least one tile.
+
+    Raises:
+        TensorError: the call has more tiles than 31 bits count.
+    """
+    tiles = plan.grid.tiles(seqlen_q=problem.seqlen_q, heads=problem.heads, batch=problem.batch)
+    if tiles > MAX_ROWS:
+        limit = f"gives {tiles} tiles of {plan.grid.tile_m} rows; the limit is {MAX_ROWS}"
+        raise TensorError("q", (problem.batch, problem.heads, problem.seqlen_q), limit, "split B")
+    blocks = plan.grid.blocks(tiles, compute_units)
+    m_tiles = -(-problem.seqlen_q // plan.grid.tile_m)
+    section = heads_per_section(plan, problem)
+    section_tiles = section * m_tiles
+    section_turns = -(-section_tiles // blocks)
+    off = 0 if plan.top_left else problem.seqlen_k - problem.seqlen_q
+    values: dict[str, int | float | bytes] = {
+        "batch": problem.batch,
+        "num_heads": problem.heads,
+        "heads_per_group": problem.heads // problem.heads_kv,
+        "seqlen_q": problem.seqlen_q,
+        "seqlen_k": problem.seqlen_k,
+        "num_m_tiles": m_tiles,
+        "num_tiles": tiles,
+        "heads_per_section": section,
+        "tiles_per_section": section_tiles,
+        # A turn is one tile, or none, of each block; a snake begins anew with each section.
+        "turns_per_section": section_turns,
+        "num_turns": tiles // section_tiles * section_turns if plan.snake else -(-tiles // blocks),
+        "causal_offset": off,
+        "scale_log2": scale_log2_of(plan.spec.scale_value),
+        **dict.fromkeys(TENSORS, 0),
+    }
+    for item in operands:
+        row = "n" if item.name in ("k", "v") else "m"
+        values[f"{item.name}_map"] = b""
+        values[f"{item.name}_stride_b"] = item.stride_b
+        values[f"{item.name}_stride_h"] = item.stride_h
+        values[f"{item.name}_stride_{row}"] = item.stride_m
+    unknown = [field.name for field in plan.params if field.name not in values]
+    if unknown:
+        raise LaunchError(f"{plan.symbol}: no launch value is known for {', '.join(unknown)}")
+    return LaunchValues(blocks=blocks, values=values)

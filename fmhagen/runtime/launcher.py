@@ -1,0 +1,130 @@
+"""Launcher: one plan on one backend, from checked tensors to a prepared launch."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from fmhagen.compile.binary import Binary
+from fmhagen.errors import CaptureError
+from fmhagen.plan import Plan, TensorMapPlan
+from fmhagen.runtime.alignment import aligned_copy, misalignment
+from fmhagen.runtime.base import Backend, Loaded
+from fmhagen.runtime.checks import Problem, axes_of
+from fmhagen.runtime.launch_values import (
+    Operand,
+    block_layout,
+    launch_values,
+    operand,
+    scale_log2_of,
+)
+from fmhagen.runtime.outputs import Allocate
+from fmhagen.runtime.prepared import Maps, Prepared
+from fmhagen.runtime.tensors import Framework, Memory, TensorView
+
+
+class Launcher:
+    """One plan on one backend; compiles and loads when first needed."""
+
+    def __init__(self, plan: Plan, backend: Backend, compile_binary: Callable[[], Binary]) -> None:
+        """Do nothing yet: `compile_binary` is called when the kernel is first needed."""
+        self.plan = plan
+        self.backend = backend
+        self._compile = compile_binary
+        self._binary: Binary | None = None
+        self._loaded: dict[int, Loaded] = {}
+        self._lock = threading.Lock()
+        self._layout = block_layout(plan)
+        self.axes = axes_of(plan.spec)
+
+    @property
+    def binary(self) -> Binary:
+        """The compiled kernel."""
+        if self._binary is None:
+            self._binary = self._compile()
+        return self._binary
+
+    def load(self, device: int, stream: int = 0) -> Loaded:
+        """Return the kernel on a device; compiles and loads it the first time.
+
+        Raises:
+            CaptureError: that is still to do, and the stream is being captured.
+        """
+        loaded = self._loaded.get(device)
+        if loaded is None:
+            with self._lock:
+                loaded = self._loaded.get(device)
+                if loaded is None:
+                    if self.backend.is_capturing(device, stream):
+                        raise CaptureError(
+                            f"{self.plan.symbol} is not loaded on device {device}, and a graph is"
+                            " being captured; warm up before the capture: call the kernel once"
+                            f" outside it, or kernel.load({device})"
+                        )
+                    loaded = self.backend.load(self.binary, self.plan, device)
+                    self._loaded[device] = loaded
+        return loaded
+
+    def fit(self, tensor: TensorView) -> TensorView:
+        """Return an input that the kernel can read: itself, or an aligned copy with a warning."""
+        reason = misalignment(tensor)
+        if reason is None:
+            reason = self.backend.unfit(self.plan, operand(tensor.name, tensor, self.axes))
+        return tensor if reason is None else aligned_copy(tensor, reason)
+
+    def prepare(
+        self,
+        problem: Problem,
+        inputs: tuple[TensorView, TensorView, TensorView],
+        o: TensorView,
+        allocate: tuple[Allocate, Allocate],
+        stream: int,
+    ) -> Prepared:
+        """Find all that depends on the layout of a call."""
+        q, k, v = inputs
+        operands = [
+            operand(name, tensor, self.axes)
+            for name, tensor in zip("qkvo", (q, k, v, o), strict=True)
+        ]
+        if _heads_expanded(operands[1]) and _heads_expanded(operands[2]):
+            # One key head under many names: read as the single head that it is.
+            operands[1:3] = [replace(item, heads=1) for item in operands[1:3]]
+            problem = replace(problem, heads_kv=1)
+        loaded = self.load(q.device, stream)
+        found = launch_values(
+            self.plan, problem, tuple(operands), self.backend.compute_units(q.device)
+        )
+        return Prepared(
+            layout=self._layout,
+            values=found.values,
+            maps=self._maps({item.name: item for item in operands}),
+            blocks=found.blocks,
+            loaded=loaded,
+            new_o=allocate[0],
+            new_lse=allocate[1],
+            keys_are_empty=problem.seqlen_k == 0,
+            device=q.device,
+            stream=_torch_stream(q),
+            scale_log2=scale_log2_of(self.plan.spec.scale_value),
+        )
+
+    def _maps(self, operands: dict[str, Operand]) -> dict[str, Maps]:
+        def encoder(map_plan: TensorMapPlan) -> Maps:
+            item = operands[map_plan.tensor]
+            return Maps(lambda address: self.backend.encode_map(map_plan, item, address))
+
+        return {map_plan.field: encoder(map_plan) for map_plan in self.plan.tensor_maps}
+
+
+def _heads_expanded(item: Operand) -> bool:
+    return item.heads > 1 and item.stride_h == 0
+
+
+def _torch_stream(q: TensorView) -> Callable[[int], int] | None:
+    if q.framework != Framework.TORCH or q.memory == Memory.HOST:
+        return None
+    import torch
+
+    get: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
+    return get

@@ -1,0 +1,119 @@
+"""Outputs: O and LSE from the framework of Q, on its device, by its allocator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fmhagen.errors import TensorError
+from fmhagen.runtime.alignment import aligned_numpy
+from fmhagen.runtime.checks import Axes, Problem
+from fmhagen.runtime.tensors import (
+    Framework,
+    TensorView,
+    contiguous_strides,
+    import_cupy,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputShapes:
+    """Shapes and strides of what a call gives.
+
+    Attributes:
+        o: shape of O.
+        o_strides: its strides in elements; O has q's order of axes in memory.
+        lse: shape of LSE, (B, H, Sq), dense.
+    """
+
+    o: tuple[int, int, int, int]
+    o_strides: tuple[int, int, int, int]
+    lse: tuple[int, int, int]
+
+
+def output_shapes(axes: Axes, problem: Problem, q: TensorView, dv: int) -> OutputShapes:
+    """Return the shapes of O and LSE; O's axes lie in memory in the order of q's."""
+    b, h, m = problem.batch, problem.heads, problem.seqlen_q
+    shape = axes.arrange(b, h, m, dv)
+    _, q_head, q_row = axes.strides(q)
+    rows_first = q_head < q_row if q_head and q_row else axes.row < axes.head
+    if rows_first:  # b, s, h, d in memory
+        stride_b, stride_m, stride_h, _ = contiguous_strides((b, m, h, dv))
+    else:
+        stride_b, stride_h, stride_m, _ = contiguous_strides((b, h, m, dv))
+    return OutputShapes(
+        o=shape, o_strides=axes.arrange(stride_b, stride_h, stride_m, 1), lse=(b, h, m)
+    )
+
+
+Allocate = Callable[[], Any]
+
+
+def allocators(q: TensorView, shapes: OutputShapes, *, has_out: bool) -> tuple[Allocate, Allocate]:
+    """Return two functions that make a new O and a new LSE beside q.
+
+    Raises:
+        TensorError: q's framework is unknown and the caller gave no `out`.
+    """
+    if q.framework == Framework.TORCH:
+        return _torch_allocators(q.tensor, shapes)
+    if q.framework == Framework.CUPY:
+        return _cupy_allocators(q.tensor, shapes)
+    if q.framework == Framework.NUMPY:
+        return _numpy_allocators(q.tensor.dtype, shapes)
+    if not has_out:
+        owner = q.tensor[0] if isinstance(q.tensor, tuple) else q.tensor
+        raise TensorError(
+            "q",
+            type(owner).__name__,
+            "fmhagen cannot allocate O in this framework",
+            "pass out=, or NumPy, PyTorch or CuPy tensors",
+        )
+    return _no_allocator, _no_allocator
+
+
+def _torch_allocators(q: Any, shapes: OutputShapes) -> tuple[Allocate, Allocate]:
+    import torch
+
+    empty_strided, dtype, device, float32 = torch.empty_strided, q.dtype, q.device, torch.float32
+    o, o_strides, lse = shapes.o, shapes.o_strides, shapes.lse
+    lse_strides = contiguous_strides(lse)
+    return (
+        lambda: empty_strided(o, o_strides, dtype=dtype, device=device),
+        lambda: empty_strided(lse, lse_strides, dtype=float32, device=device),
+    )
+
+
+def _numpy_allocators(dtype: Any, shapes: OutputShapes) -> tuple[Allocate, Allocate]:
+    import numpy as np
+
+    order = tuple(sorted(range(4), key=lambda axis: -shapes.o_strides[axis]))
+    stored = tuple(shapes.o[axis] for axis in order)
+    back = tuple(order.index(axis) for axis in range(4))
+    return (
+        lambda: aligned_numpy(stored, dtype).transpose(back),
+        lambda: aligned_numpy(shapes.lse, np.float32),
+    )
+
+
+def _cupy_allocators(q: Any, shapes: OutputShapes) -> tuple[Allocate, Allocate]:
+    cupy = import_cupy()
+    order = tuple(sorted(range(4), key=lambda axis: -shapes.o_strides[axis]))
+    stored = tuple(shapes.o[axis] for axis in order)
+    back = tuple(order.index(axis) for axis in range(4))
+
+    def empty(shape: tuple[int, ...], dtype: Any) -> Any:
+        with cupy.cuda.Device(q.device.id):
+            return cupy.empty(shape, dtype)
+
+    return (
+        lambda: empty(stored, q.dtype).transpose(back),
+        lambda: empty(shapes.lse, cupy.float32),
+    )
+
+
+def _no_allocator() -> Any:
+    raise TensorError(
+        "return_lse", True, "fmhagen cannot allocate LSE in this framework", "pass PyTorch tensors"
+    )
