@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fmhagen.schedule import MainLoop, Schedule
+from fmhagen.schedule import MainLoop, Rescale, Schedule
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 from fmhagen.validate import check_support
@@ -51,40 +51,53 @@ def candidates(spec: AttentionSpec, target: Target) -> tuple[Schedule, ...]:
 
 
 def _choose_warp_specialised(spec: AttentionSpec) -> Choice:
-    def schedule(consumers: int, tile_n: int, stages: int, *, persistent: bool = True) -> Schedule:
-        producer, consumer = {2: (40, 232), 3: (32, 160)}[consumers]
+    # (producer, consumer) registers a thread: what the warpgroups enter with, dealt anew.
+    registers = {2: (40, 232), 3: (32, 160), 4: (32, 112)}
+
+    def schedule(consumers: int, tile_n: int, stages: int, rescale: Rescale) -> Schedule:
+        producer, consumer = registers[consumers]
         return Schedule(
             main_loop=MainLoop.WARP_SPECIALISED,
             tile_m=64 * consumers,
             tile_n=tile_n,
             consumers=consumers,
             stages=stages,
-            q_stages=2 if persistent else 1,
-            persistent=persistent,
+            q_stages=2,
+            persistent=True,
+            rescale=rescale,
             producer_registers=producer,
             consumer_registers=consumer,
         )
 
+    common = (
+        "rescale on_overflow: without a row maximum the softmax has a fifth fewer instructions",
+        "two Q buffers and a persistent grid hide the load of Q and the store of O",
+    )
     if spec.d == 64:
         return Choice(
-            schedule=schedule(3, 128, 3),
+            schedule=schedule(4, 64, 4, Rescale.ON_OVERFLOW),
             reasons=(
-                "three consumer warpgroups: at head_dim 64 the softmax bounds, and more warps hide"
+                "four consumer warpgroups: at head_dim 64 the softmax bounds, and more warps hide"
                 " more of its latency",
-                "tile_n 128 is the widest whose S, P and O fit 160 registers a thread",
-                "three stages fit, since a K or V tile is 16 KiB",
+                "tile_n 64 is the widest whose S, P and O fit 112 registers a thread",
+                "four stages fit, since a K or V tile is 8 KiB",
+                *common,
             ),
-            rejected=((schedule(2, 128, 2), "fewer warps to hide the softmax"),),
+            rejected=(
+                (schedule(3, 96, 4, Rescale.ON_OVERFLOW), "fewer warps to hide the softmax"),
+                (schedule(4, 64, 4, Rescale.ON_GROWTH), "a row maximum in every step"),
+            ),
         )
     return Choice(
-        schedule=schedule(2, 128, 2),
+        schedule=schedule(2, 128, 2, Rescale.ON_OVERFLOW),
         reasons=(
-            "two consumer warpgroups of 64 rows: S (64), O (64) and P (32) fit 240 registers",
+            "two consumer warpgroups of 64 rows: S (64), O (64) and P (32) fit 232 registers",
             "tile_n 128 equals tile_m, so a causal tile has at most two partly visible steps",
-            "two Q buffers and a persistent grid hide the load of Q and the store of O",
+            *common,
         ),
         rejected=(
-            (schedule(2, 128, 2, persistent=False), "exposes the load of Q and the store of O"),
+            (schedule(3, 80, 2, Rescale.ON_OVERFLOW), "slower below 4096 keys and when causal"),
+            (schedule(2, 128, 2, Rescale.ON_GROWTH), "a row maximum in every step"),
         ),
     )
 
