@@ -80,7 +80,7 @@ static inline void context_make(Context& context, u8* low, u8* top, void (*entry
 
 #endif
 
-// ---- stacks: one mapping a run, a guard page below each -----------------------------------------
+// ---- stacks: one mapping, kept for the next run, a guard page below each -----------------------------------------
 
 enum : u32 { DEFAULT_STACK_BYTES = 128 << 10, PAGE_BYTES = 4096, COLOURS = 64, LINE_BYTES = 64 };
 
@@ -88,21 +88,24 @@ static u8* stacks;
 static u64 stack_pitch;
 static u32 stack_count;
 
-static bool stacks_map(u32 count, u32 bytes) {
-  if (!bytes) bytes = DEFAULT_STACK_BYTES;
-  stack_pitch = (bytes + 2 * PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
-  stack_count = count;
-  void* map = mmap(nullptr, stack_pitch * count, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (map == MAP_FAILED) return false;
-  stacks = static_cast<u8*>(map);
-  for (u32 i = 0; i < count; i++) mprotect(stacks + i * stack_pitch, PAGE_BYTES, PROT_NONE);
-  return true;
-}
-
 static void stacks_unmap() {
   if (stacks) munmap(stacks, stack_pitch * stack_count);
   stacks = nullptr;
+}
+
+static bool stacks_map(u32 count, u32 bytes) {
+  if (!bytes) bytes = DEFAULT_STACK_BYTES;
+  u64 pitch = (bytes + 2 * PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+  if (stacks && stack_count >= count && stack_pitch == pitch) return true;
+  stacks_unmap();
+  stack_pitch = pitch;
+  stack_count = count;
+  void* map = mmap(nullptr, pitch * count, PROT_READ | PROT_WRITE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (map == MAP_FAILED) return false;
+  stacks = static_cast<u8*>(map);
+  for (u32 i = 0; i < count; i++) mprotect(stacks + i * pitch, PAGE_BYTES, PROT_NONE);
+  return true;
 }
 
 static inline u8* stack_low(u32 index) { return stacks + index * stack_pitch + PAGE_BYTES; }

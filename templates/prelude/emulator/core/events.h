@@ -37,7 +37,7 @@ static inline Object& take() {
       fail(FMHAGEN_LIMIT, issuer_here("emulator"), "too many operations in flight");
     }
     object = reinterpret_cast<Object*>(arena + arena_used);
-    arena_used += (sizeof(Object) + 15) / 16 * 16;
+    arena_used += (sizeof(Object) + 63) / 64 * 64;
   }
   memset(static_cast<void*>(object), 0, sizeof *object);
   return *object;

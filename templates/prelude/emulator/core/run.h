@@ -114,10 +114,31 @@ static void signals_end(const stack_t& earlier_stack) {
 
 // ---- the entry point ----------------------------------------------------------------------------
 
-static void* reserve(u64 bytes) {
+// Memory that is mapped once and kept for the library's next run; pages cost when first touched.
+template <class Object>
+static bool keep_mapped(Object*& memory, u64 bytes) {
+  if (memory) return true;
   void* map = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  return map == MAP_FAILED ? nullptr : map;
+  if (map == MAP_FAILED) return false;
+  memory = static_cast<Object*>(map);
+  return true;
+}
+
+enum : u64 { ENTRIES_BYTES = sizeof(Entry) * MAX_ENTRIES, SETS_BYTES = sizeof(ReadSet) * MAX_SETS };
+
+static bool memory_map() {
+  arena_used = 0;
+  return keep_mapped(arena, ARENA_BYTES) && keep_mapped(entries, ENTRIES_BYTES) &&
+         keep_mapped(read_sets, SETS_BYTES) && stacks_map(request->threads + 1, request->stack_bytes);
+}
+
+// When the library is unloaded.
+__attribute__((destructor)) static void memory_unmap() {
+  if (arena) munmap(arena, ARENA_BYTES);
+  if (entries) munmap(entries, ENTRIES_BYTES);
+  if (read_sets) munmap(read_sets, SETS_BYTES);
+  stacks_unmap();
 }
 
 static void fail_launch(const char* text) {
@@ -148,13 +169,10 @@ static void run_request() {
   run_number++;
   warp_count = request->threads / LANES;
   random_seed(request->seed);
-  arena = static_cast<u8*>(reserve(ARENA_BYTES));
-  arena_used = 0;
-  entries = static_cast<Entry*>(reserve(sizeof(Entry) * u64(MAX_ENTRIES)));
-  read_sets = static_cast<ReadSet*>(reserve(sizeof(ReadSet) * u64(MAX_SETS)));
   u32 scheduler_stack = request->threads;
-  bool mapped = stacks_map(request->threads + 1, request->stack_bytes);
-  if (arena && entries && read_sets && mapped && buffers_begin()) {
+  if (!memory_map() || !buffers_begin()) {
+    fail_launch("out of memory");
+  } else {
     stack_t earlier_stack;
     signals_begin(earlier_stack);
     current = nullptr;
@@ -162,14 +180,8 @@ static void run_request() {
                  scheduler_main);
     context_switch(outer_context, scheduler_context);
     signals_end(earlier_stack);
-  } else {
-    fail_launch("out of memory");
   }
   buffers_end();
-  stacks_unmap();
-  if (arena) munmap(arena, ARENA_BYTES);
-  if (entries) munmap(entries, sizeof(Entry) * u64(MAX_ENTRIES));
-  if (read_sets) munmap(read_sets, sizeof(ReadSet) * u64(MAX_SETS));
 }
 
 }  // namespace emulator

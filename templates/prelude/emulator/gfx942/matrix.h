@@ -6,14 +6,10 @@
 
 namespace emulator {
 
-// Every 16-bit shape: FMHAGEN_MFMA(rows and columns, depth, registers of C and D).
-// Lane l holds, of A[i, k] and of B[k, j], element e: i or j = l % size, k = 4 * (l / size) + e;
-// of C and D[i, j], register g: i = 256 / size * (g / 4) + 4 * (l / size) + g % 4, j = l % size
+// A shape of `size` rows and columns. Lane l holds
+//   of A[i, k] and B[k, j], element e:  i or j = l % size, k = 4 * (l / size) + e
+//   of C and D[i, j], register g:       i = 256 / size * (g / 4) + 4 * (l / size) + g % 4, j = l % size
 // (https://github.com/ROCm/amd_matrix_instruction_calculator, architecture cdna3).
-#define FMHAGEN_MFMA_SHAPES \
-  FMHAGEN_MFMA(32, 8, 16)   \
-  FMHAGEN_MFMA(16, 16, 4)
-
 enum : u32 { OPERAND_ELEMENTS = 4 };
 
 static constexpr u32 mfma_line(u32 size, u32 lane) { return lane % size; }

@@ -135,29 +135,45 @@ static inline void load_b(Access& access, const Descriptor& b, const MatrixShape
 typedef f32 Floats __attribute__((vector_size(32)));
 enum : u32 { FLOATS = 8, BLOCK_ROWS = 4 };
 
-__attribute__((always_inline)) static inline void multiply_block(f32* c, u32 n) {
+// Four rows by eight columns, or by sixteen if PAIR, summed over all k. Named variables rather
+// than arrays, so that every compiler keeps the sums in registers.
+template <bool PAIR>
+__attribute__((always_inline)) static inline void multiply_block(f32* c, u32 n, u32 row,
+                                                                 u32 column) {
+  const f32* a = operand_a[row];
+  const Floats* b = reinterpret_cast<const Floats*>(&operand_b[0][column]);
+  Floats* c0 = reinterpret_cast<Floats*>(c + row * n + column);
+  Floats *c1 = c0 + n / FLOATS, *c2 = c1 + n / FLOATS, *c3 = c2 + n / FLOATS;
+  Floats left0 = c0[0], left1 = c1[0], left2 = c2[0], left3 = c3[0];
+  Floats right0 = c0[PAIR], right1 = c1[PAIR], right2 = c2[PAIR], right3 = c3[PAIR];
+  for (u32 k = 0; k < WGMMA_K; k++, a++, b += WGMMA_MAX_N / FLOATS) {
+    left0 += b[0] * a[0];
+    left1 += b[0] * a[WGMMA_K];
+    left2 += b[0] * a[2 * WGMMA_K];
+    left3 += b[0] * a[3 * WGMMA_K];
+    if (!PAIR) continue;
+    right0 += b[1] * a[0];
+    right1 += b[1] * a[WGMMA_K];
+    right2 += b[1] * a[2 * WGMMA_K];
+    right3 += b[1] * a[3 * WGMMA_K];
+  }
+  if (PAIR) c0[1] = right0, c1[1] = right1, c2[1] = right2, c3[1] = right3;
+  c0[0] = left0, c1[0] = left1, c2[0] = left2, c3[0] = left3;
+}
+
+__attribute__((always_inline)) static inline void multiply_all(f32* c, u32 n) {
   for (u32 row = 0; row < QUARTER_ROWS; row += BLOCK_ROWS) {
-    for (u32 column = 0; column < n; column += FLOATS) {
-      Floats sum[BLOCK_ROWS];
-      for (u32 i = 0; i < BLOCK_ROWS; i++) {
-        memcpy(&sum[i], c + (row + i) * n + column, sizeof sum[i]);
-      }
-      for (u32 k = 0; k < WGMMA_K; k++) {
-        Floats b = *reinterpret_cast<const Floats*>(&operand_b[k][column]);
-        for (u32 i = 0; i < BLOCK_ROWS; i++) sum[i] += b * operand_a[row + i][k];
-      }
-      for (u32 i = 0; i < BLOCK_ROWS; i++) {
-        memcpy(c + (row + i) * n + column, &sum[i], sizeof sum[i]);
-      }
-    }
+    u32 column = 0;
+    for (; column + 2 * FLOATS <= n; column += 2 * FLOATS) multiply_block<true>(c, n, row, column);
+    if (column < n) multiply_block<false>(c, n, row, column);
   }
 }
 
-static void multiply_baseline(f32* c, u32 n) { multiply_block(c, n); }
+static void multiply_baseline(f32* c, u32 n) { multiply_all(c, n); }
 
 #ifdef __x86_64__
 __attribute__((target("avx2,fma"))) static void multiply_avx2(f32* c, u32 n) {
-  multiply_block(c, n);
+  multiply_all(c, n);
 }
 
 // Whether processor and system have AVX2 and FMA. By hand: not every compiler's run-time library

@@ -23,7 +23,7 @@ struct Accumulator {
   u32 last_group;  // that writes it, or UNCOMMITTED
   f32* registers[LANES];
   u32 fences[LANES];  // of the lane, at the delivery
-  f32 c[QUARTER_ROWS * WGMMA_MAX_N];  // rows of n
+  alignas(64) f32 c[QUARTER_ROWS * WGMMA_MAX_N];  // rows of n
 };
 
 // The D fragment (9.7.15.5.1.1): element i of a lane is row lane / 4 + 8 * (i / 2 % 2), column
