@@ -26,7 +26,7 @@ class Case:
         heads_kv: key and value heads; divides `heads`.
         seqlen_q: query rows of a sequence.
         seqlen_k: keys of a sequence.
-        seed: of the random numbers.
+        seed: of the random numbers, and of the emulator's interleaving.
 
     Raises:
         InvalidSpecError: a size has no meaning.
@@ -106,12 +106,17 @@ def verify(instance: Instance, case: Case, *, device: str = "auto") -> Verificat
     """
     from fmhagen.api import compile_kernel
     from fmhagen.oracle import reference
+    from fmhagen.runtime.emulator_backend import EmulatorOptions
 
     spec = instance.spec
     place, name = find_device(instance, device)
     q, k, v = random_tensors(spec, case)
     kernel = compile_kernel(
-        spec, device=place, target=instance.target.name, schedule=instance.schedule
+        spec,
+        device=place,
+        target=instance.target.name,
+        schedule=instance.schedule,
+        emulator=EmulatorOptions(seed=case.seed),
     )
     placed = tuple(_to_device(tensor, place) for tensor in (q, k, v))
     if place != EMULATOR:  # the first call loads the kernel
@@ -184,6 +189,13 @@ def find_device(instance: Instance, device: str) -> tuple[str, str]:
     if device == "auto":
         return EMULATOR, EMULATOR
     raise RuntimeUnavailableError("; ".join(reasons) or f"there is no {memory} device")
+
+
+def target_of_device(device: str) -> str:
+    """Return the target that a GPU's name stands for, or "all" where any target may be meant."""
+    from fmhagen.runtime.devices import MEMORY_OF_TARGET
+
+    return {str(memory): target for target, memory in MEMORY_OF_TARGET.items()}.get(device, "all")
 
 
 def _to_device(array: Any, place: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from fmhagen.cli import cache, compile, doctor, emit, explain, listing, verify
+from fmhagen.cli import cache, compile, demo, doctor, emit, explain, inspect, listing, verify
 
 app = typer.Typer(
     name="fmhagen",
@@ -51,7 +51,7 @@ def _root(
     """
 
 
-for _module in (emit, listing, explain, compile, verify, doctor, cache):
+for _module in (demo, emit, listing, explain, compile, inspect, verify, doctor, cache):
     _module.register(app)
 
 

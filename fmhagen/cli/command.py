@@ -115,7 +115,7 @@ def _request_parameters(default_target: str) -> list[inspect.Parameter]:
                     "--target",
                     "-t",
                     metavar="TARGET",
-                    help=f"{choices}; other spellings such as h100, sm_90a, mi300x are accepted. "
+                    help=f"{choices}; other spellings such as h100 or mi300x are accepted. "
                     f"[dim]\\[default: {default_target}][/dim]",
                     show_default=False,
                 ),

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from fmhagen.cli.command import command
-from fmhagen.cli.options import CompilerName, Json
+from fmhagen.cli.options import CompilerName, Json, check_compiler
 from fmhagen.cli.output import table, write_json, write_table
 from fmhagen.cli.request import Request
 from fmhagen.compile import compile_source
@@ -76,6 +76,7 @@ _NUMBERS = ("registers", "spills", "shared", "bytes")
 def _compile(
     instance: Instance, directory: Path, compiler: str, *, allow_spills: bool
 ) -> dict[str, Any]:
+    check_compiler(compiler, "emulator" if compiler == "host" else instance.target.name)
     plan, source = instance.plan(), instance.source()
     binary = compile_source(
         source, compiler=compiler, for_emulator=compiler == "host", allow_spills=allow_spills

@@ -10,7 +10,7 @@ from fmhagen.cli.command import command
 from fmhagen.cli.options import Json
 from fmhagen.cli.output import EXIT_FAILED, note, table, write_json, write_table
 from fmhagen.cli.request import Request
-from fmhagen.verification import DEVICES, Case, Verification
+from fmhagen.verification import DEVICES, Case, Verification, target_of_device
 from fmhagen.verification import verify as verify_instance
 
 _PANEL = "Case: the sizes of the call"
@@ -56,8 +56,6 @@ def verify(
       fmhagen verify --dtype fp16 --layout bhsd --seqlen-q 1 --seqlen-k 777
       fmhagen verify --device cuda --batch 4 --heads 32 --heads-kv 8 --seqlen-q 4096
     """
-    # A GPU's name says which target is meant.
-    default = {"cuda": "sm90", "hip": "gfx942"}.get(device, "all")
     results = [
         verify_instance(
             instance,
@@ -71,7 +69,7 @@ def verify(
             ),
             device=device,
         )
-        for instance in request.instances(default)
+        for instance in request.instances(target_of_device(device))
         for number in range(seed, seed + max(seeds, 1))
     ]
     if json:

@@ -36,7 +36,8 @@ class Occupancy:
     def to_dict(self) -> dict[str, Any]:
         """Return the occupancy as JSON-ready data."""
         data = asdict(self)
-        return {**data, "limits": dict(self.limits), "limited_by": list(self.limited_by)}
+        limits = {"limits": dict(self.limits), "limited_by": list(self.limited_by)}
+        return {**data, **limits, "text": str(self)}
 
     def __str__(self) -> str:
         """Return one sentence."""
@@ -58,10 +59,11 @@ def occupancy(target: Target, resources: Resources, *, threads: int) -> Occupanc
     shared_per_block = _round_up(shared + unit.shared_reserved_bytes, unit.shared_granule_bytes)
     limits = {
         "registers": warps_by_registers // warps_per_block,
-        "shared memory": unit.shared_bytes // shared_per_block if shared else unit.max_blocks,
         "warps": max_warps // warps_per_block,
         "blocks": unit.max_blocks,
     }
+    if shared_per_block:
+        limits["shared memory"] = unit.shared_bytes // shared_per_block
     blocks = min(limits.values())
     return Occupancy(
         unit=unit.name,

@@ -1,0 +1,78 @@
+"""`explain` against golden texts, and what it says of changes and refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from fmhagen.errors import ScheduleError
+from fmhagen.explain import explain
+from fmhagen.instance import Instance
+from fmhagen.inventory import instances
+from fmhagen.loop_nest import loop_nest
+from fmhagen.spec import AttentionSpec
+from fmhagen.targets import TARGETS, find_target
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.mark.parametrize("target", [target.name for target in TARGETS])
+def test_golden(target: str) -> None:
+    text = str(explain(Instance.of(AttentionSpec(causal=True), find_target(target))))
+    path = GOLDEN / f"explain_causal_{target}.txt"
+    command = f"fmhagen explain --causal --target {target} > tests/golden/{path.name}"
+    assert path.is_file(), f"make it with: {command}"
+    assert text == path.read_text(), f"if the change is meant: {command}"
+
+
+@pytest.mark.parametrize("instance", instances(), ids=[i.plan().symbol for i in instances()])
+def test_says_what_the_plan_says(instance: Instance) -> None:
+    plan = instance.plan()
+    text = str(explain(instance))
+    assert plan.symbol in text
+    assert str(plan.grid) in text
+    assert f"{plan.shared_bytes} of {plan.target.shared_memory_per_block_bytes} bytes" in text
+    for region in plan.shared:
+        assert region.name in text
+    assert f"{plan.schedule.tile_m} query rows" in text
+    assert f"key tile of {plan.schedule.tile_n} keys" in text
+    assert "why this schedule" in text
+    assert all(len(line) <= 120 for line in text.splitlines())
+
+
+def test_is_json_ready() -> None:
+    for instance in instances():
+        data = explain(instance).to_dict()
+        assert json.loads(json.dumps(data)) == data
+        assert data["reasons"]
+
+
+def test_the_mask_shows_in_the_loops() -> None:
+    for target in TARGETS:
+        full = "\n".join(loop_nest(Instance.of(AttentionSpec(), target).plan()))
+        causal = "\n".join(loop_nest(Instance.of(AttentionSpec(causal=True), target).plan()))
+        assert "n <= m" not in full
+        assert "n <= m + Sk - Sq" in causal
+        assert "with the mask" in causal
+
+
+def test_a_change_is_shown_beside_the_default() -> None:
+    default = Instance.of(AttentionSpec(), find_target("sm90"))
+    changed = dataclasses.replace(
+        default, schedule=dataclasses.replace(default.schedule, q_stages=1, persistent=False)
+    )
+    explanation = explain(changed)
+    assert ("q_stages", 1, default.schedule.q_stages) in explanation.changes
+    assert explanation.rejected[0][0] == default.schedule
+    assert "changed from the default" in str(explanation)
+    assert "changed from the default" not in str(explain(default))
+
+
+def test_a_schedule_that_does_not_fit_is_refused() -> None:
+    default = Instance.of(AttentionSpec(), find_target("sm90"))
+    changed = dataclasses.replace(default, schedule=dataclasses.replace(default.schedule, stages=8))
+    with pytest.raises(ScheduleError, match="stages=8"):
+        explain(changed)
