@@ -35,7 +35,7 @@ class ParamField:
             `q_map k_map v_map o_map` (tensor maps); `q k v o lse` (addresses, lse may be null);
             `{q,k,v,o}_stride_{b,h,m}` (elements; `_n` for the rows of k and v);
             `batch num_heads heads_per_group seqlen_q seqlen_k num_m_tiles num_tiles
-            heads_per_section tiles_per_section turns_per_section num_turns` (counts, see
+            heads_per_section num_sections rounds_per_section lane_shift` (counts, see
             `runtime/launch_values.py`); `causal_offset` (off of the causal mask); `scale_log2`.
         offset_bytes: place in the block.
         size_bytes: bytes taken.

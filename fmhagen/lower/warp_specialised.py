@@ -62,7 +62,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
             f"use stages={schedule.stages - 1}, q_stages=1 or a smaller tile_n",
         )
     element = {"bf16": "bf16", "fp16": "f16"}[spec.dtype]
-    params, params_bytes = pack_params(_PARAMS + (_SECTION_PARAMS if spec.causal else ()))
+    params, params_bytes = pack_params(_params(spec, schedule))
     symbol = symbol_of(spec, schedule, target)
     return Plan(
         spec=spec,
@@ -112,6 +112,9 @@ def _check_shape(schedule: Schedule) -> None:
         raise ScheduleError("stages", schedule.stages, "must be from 1 to 8")
     if schedule.q_stages not in (1, 2):
         raise ScheduleError("q_stages", schedule.q_stages, "must be 1 or 2")
+    if schedule.persistent and schedule.q_stages == 1:
+        # The next tile's first S is issued before this tile's O, which leaves through its Q buffer.
+        raise ScheduleError("q_stages", 1, "a persistent block needs two Q buffers", "use q_stages=2")
 
 
 def _check_registers(spec: AttentionSpec, schedule: Schedule, target: Target) -> None:
@@ -234,11 +237,19 @@ _PARAMS = (
     ("u32", "num_heads", "H"),
     ("u32", "heads_per_group", "H / Hk"),
     ("u32", "num_m_tiles", "ceil(Sq / TILE_M)"),
-    ("u32", "num_tiles", "num_m_tiles * H * B"),
-    ("u32", "num_turns", "turns of each block"),
 )
+_DEALT_PARAMS = (("u32", "num_tiles", "num_m_tiles * H * B"),)
 _SECTION_PARAMS = (
     ("u32", "heads_per_section", "heads whose tiles are dealt together; divides H * B"),
-    ("u32", "tiles_per_section", "heads_per_section * num_m_tiles"),
-    ("u32", "turns_per_section", "ceil(tiles_per_section / blocks of the grid)"),
 )
+_SNAKE_PARAMS = (
+    ("u32", "num_sections", "H * B / heads_per_section"),
+    ("u32", "rounds_per_section", "ceil(heads_per_section * num_m_tiles / blocks of the grid)"),
+    ("u32", "lane_shift", "heads_per_section * num_m_tiles mod blocks of the grid"),
+)
+
+
+def _params(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[str, str, str], ...]:
+    if not spec.causal:
+        return _PARAMS + _DEALT_PARAMS
+    return _PARAMS + _SECTION_PARAMS + (_SNAKE_PARAMS if schedule.persistent else _DEALT_PARAMS)

@@ -66,6 +66,22 @@ FMHAGEN_DEVICE void load_tile(u32 destination, const TensorMap* map, u32 barrier
   }
 }
 
+// Loads one K tile as use number `use` of the K ring.
+FMHAGEN_DEVICE void load_k(const Params& params, u32 smem, u32 use, u32 n_tile, i32 head, i32 batch) {
+  wait_empty<STAGES>(smem + K_EMPTY, use);
+  load_tile<HEAD_DIM, KV_BOX_BYTES>(smem + SMEM_K + use % STAGES * K_TILE_BYTES, &params.k_map,
+                                    smem + K_FULL + use % STAGES * BARRIER_BYTES, n_tile * TILE_N,
+                                    head, batch);
+}
+
+// Loads one V tile as use number `use` of the V ring.
+FMHAGEN_DEVICE void load_v(const Params& params, u32 smem, u32 use, u32 n_tile, i32 head, i32 batch) {
+  wait_empty<STAGES>(smem + V_EMPTY, use);
+  load_tile<HEAD_DIM_V, KV_BOX_BYTES>(smem + SMEM_V + use % STAGES * V_TILE_BYTES, &params.v_map,
+                                      smem + V_FULL + use % STAGES * BARRIER_BYTES,
+                                      n_tile * TILE_N, head, batch);
+}
+
 // Descriptor of a K-major operand under the 128-byte swizzle; `start` is its address / 16.
 // (PTX ISA 9.7.15.5.1.2.2: start in bits 0-13, stride between groups of eight rows / 16 in bits
 // 32-45, swizzle mode in bits 62-63. Shared memory ends below 2^18, so `start` needs no mask.)
