@@ -80,7 +80,7 @@ static inline void context_make(Context& context, u8* low, u8* top, void (*entry
 
 #endif
 
-// ---- stacks: one mapping, kept for the next run, a guard page below each -----------------------------------------
+// ---- stacks: one mapping, kept for the next run, a guard page below each ------------------------
 
 enum : u32 { DEFAULT_STACK_BYTES = 128 << 10, PAGE_BYTES = 4096, COLOURS = 64, LINE_BYTES = 64 };
 

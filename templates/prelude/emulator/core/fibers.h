@@ -25,6 +25,7 @@ struct Lane {
   void (*describe)(const Lane& lane, Text& text);
   u64 wait_a;
   u64 wait_b;
+  bool wait_is_whole_warp;  // the instruction means all lanes of the warp, though lanes come singly
 };
 
 // A meeting of all lanes of a warp.
@@ -112,6 +113,7 @@ static void block_on(WaitQueue& queue, const char* operation,
   queue.head = &lane;
   leave_lane(lane);
   lane.operation = nullptr;
+  lane.wait_is_whole_warp = false;
 }
 
 static inline void wake_all(WaitQueue& queue) {
@@ -201,12 +203,15 @@ static inline bool same_wait(const Lane& a, const Lane& b) {
   text.add("block %u: no lane can run and nothing is in flight", block);
   u32 threads = warp_count * LANES;
   Issuer issuer{block, 0, "deadlock"};
+  u32 kind = FMHAGEN_DEADLOCK;
   bool named = false;
   for (u32 first = 0, last; first < threads; first = last + 1) {
     const Lane& lane = lanes[first];
     last = first;
     while (last + 1 < threads && same_wait(lane, lanes[last + 1])) last++;
     if (lane.done) continue;
+    // Some lanes of the warp meet here while others meet there.
+    if (lane.wait_is_whole_warp && warps[lane.warp].rendezvous.arrived) kind = FMHAGEN_DIVERGENCE;
     if (!named) issuer.thread = first;
     named = true;
     text.add("\n  warp %u, ", lane.warp);
@@ -218,7 +223,7 @@ static inline bool same_wait(const Lane& a, const Lane& b) {
     text.add("%s: ", lane.operation ? lane.operation : "?");
     if (lane.describe) lane.describe(lane, text);
   }
-  fail_written(FMHAGEN_DEADLOCK, issuer);
+  fail_written(kind, issuer);
 }
 
 }  // namespace emulator

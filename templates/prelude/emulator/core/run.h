@@ -44,6 +44,7 @@ static void run_block() {
     lane.done = false;
     lane.operation = nullptr;
     lane.describe = nullptr;
+    lane.wait_is_whole_warp = false;
     context_make(lane.context, stack_low(thread), stack_top(thread), lane_main);
     make_ready(lane);
   }
@@ -130,7 +131,8 @@ enum : u64 { ENTRIES_BYTES = sizeof(Entry) * MAX_ENTRIES, SETS_BYTES = sizeof(Re
 static bool memory_map() {
   arena_used = 0;
   return keep_mapped(arena, ARENA_BYTES) && keep_mapped(entries, ENTRIES_BYTES) &&
-         keep_mapped(read_sets, SETS_BYTES) && stacks_map(request->threads + 1, request->stack_bytes);
+         keep_mapped(read_sets, SETS_BYTES) &&
+         stacks_map(request->threads + 1, request->stack_bytes);
 }
 
 // When the library is unloaded.

@@ -22,7 +22,9 @@ struct Mbarrier {
   i32 initialised_at;  // time of the initialiser's warp
   bool fenced;         // its initialisation is visible to the async proxy
   u32 loads;           // the agent of the copies that complete here
-  i32 loads_time;
+  i32 loads_time;      // of the last copy issued
+  i32 loads_done;      // all copies up to this time are complete
+  u64 loads_done_beyond;  // bit i: the copy at time loads_done + 1 + i is complete, too
   u32 loads_in_flight;
   u32 loaded_phase;  // 1 + the phase in which a copy last completed
   u32 waited_phase;  // the most phases that a wait has seen complete
@@ -97,6 +99,16 @@ static inline void mbarrier_complete(Mbarrier& barrier) {
   barrier.pending = barrier.count;
   if (checking(FMHAGEN_CHECK_RACES)) join(barrier.completed, barrier.gathering);
   wake_all(barrier.waiting);
+}
+
+// A copy is complete: whoever waits for the phase knows its writes, and those of older copies.
+static inline void mbarrier_load_done(Mbarrier& barrier, const Issuer& issuer, i32 time) {
+  u32 ahead = static_cast<u32>(time - barrier.loads_done - 1);
+  if (ahead >= 64) fail(FMHAGEN_LIMIT, issuer, "more than 64 copies in flight on one barrier");
+  barrier.loads_done_beyond |= 1ull << ahead;
+  for (; barrier.loads_done_beyond & 1; barrier.loads_done_beyond >>= 1) barrier.loads_done++;
+  barrier.gathering.seen.time[barrier.loads] = barrier.loads_done;
+  barrier.loads_in_flight--;
 }
 
 static inline void mbarrier_add_tx(Mbarrier& barrier, const Issuer& issuer, i64 bytes) {
@@ -194,6 +206,7 @@ static inline void named_barrier_come(const char* operation, u32 id, u32 threads
   u32 generation = barrier.generation;
   if (++barrier.arrived < threads) {
     while (wait && barrier.generation == generation) {
+      current->wait_is_whole_warp = true;
       block_on(barrier.waiting, operation, describe_named_barrier, id, 0);
     }
     return;

@@ -127,7 +127,7 @@ static inline void load_b(Access& access, const Descriptor& b, const MatrixShape
 }
 
 // ---- the product --------------------------------------------------------------------------------
-// c[m][n] = (((c + a[m][0] b[0][n]) + a[m][1] b[1][n]) + ...), each sum rounded to fp32. Products of
+// c[m][n] = ((c + a[m][0] b[0][n]) + a[m][1] b[1][n]) + ..., each sum rounded to fp32. Products of
 // 16-bit floats are exact in fp32, so a fused multiply-add gives the same bits: the result depends
 // neither on the compiler nor on the instructions that it picks. (Hardware sums in another order;
 // the difference is far below the rounding of the operands.)

@@ -49,13 +49,10 @@ static void fire_load(Event& event) {
       memcpy(shared_write(access, to, CHUNK_BYTES), data + offset, CHUNK_BYTES);
     }
   }
-  // complete_tx: whoever waits for the phase knows these writes.
-  i32& known = barrier.gathering.seen.time[barrier.loads];
-  if (known < load.time) known = load.time;
   barrier.loaded_phase = barrier.phase + 1;
   mbarrier_add_tx(barrier, load.issuer, -i64((part.end_row - part.first_row) * bytes));
   if (--load.parts_left == 0) {
-    barrier.loads_in_flight--;
+    mbarrier_load_done(barrier, load.issuer, load.time);
     give(load);
   }
   give(part);
