@@ -122,7 +122,10 @@ class Operand:
 
 def operand(name: str, tensor: TensorView, axes: Axes) -> Operand:
     """Return a tensor as the kernel addresses it."""
-    stride_b, stride_h, stride_m = axes.strides(tensor)
+    if 0 in tensor.shape:  # never read, and its strides may be anything
+        stride_b = stride_h = stride_m = tensor.shape[3]
+    else:
+        stride_b, stride_h, stride_m = axes.strides(tensor)
     return Operand(
         name=name,
         depth=tensor.shape[3],
@@ -182,8 +185,6 @@ def launch_values(
     blocks = plan.grid.blocks(tiles, compute_units)
     m_tiles = -(-problem.seqlen_q // plan.grid.tile_m)
     section = heads_per_section(plan, problem)
-    section_tiles = section * m_tiles
-    section_turns = -(-section_tiles // blocks)
     off = 0 if plan.top_left else problem.seqlen_k - problem.seqlen_q
     values: dict[str, int | float | bytes] = {
         "batch": problem.batch,
@@ -194,10 +195,10 @@ def launch_values(
         "num_m_tiles": m_tiles,
         "num_tiles": tiles,
         "heads_per_section": section,
-        "tiles_per_section": section_tiles,
-        # A turn is one tile, or none, of each block; a snake begins anew with each section.
-        "turns_per_section": section_turns,
-        "num_turns": tiles // section_tiles * section_turns if plan.snake else -(-tiles // blocks),
+        "num_sections": problem.batch * problem.heads // section,
+        "rounds_per_section": -(-section * m_tiles // blocks),
+        # The block that has the first tile of a section moves on by this from one to the next.
+        "lane_shift": section * m_tiles % blocks,
         "causal_offset": off,
         "scale_log2": scale_log2_of(plan.spec.scale_value),
         **dict.fromkeys(TENSORS, 0),

@@ -1,0 +1,100 @@
+"""A stand-in for torch whose "device" tensors lie in host memory: what the runtime asks of one."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+
+class DType:
+    def __init__(self, name: str, numpy: Any) -> None:
+        self.name, self.numpy = name, np.dtype(numpy)
+
+    def __repr__(self) -> str:
+        return f"torch.{self.name}"
+
+
+bfloat16 = DType("bfloat16", ml_dtypes.bfloat16)
+float16 = DType("float16", np.float16)
+float32 = DType("float32", np.float32)
+
+
+@dataclass(frozen=True)
+class Device:
+    type: str
+    index: int | None
+
+
+class Tensor:
+    """A NumPy array that says it lies on a device."""
+
+    requires_grad = False
+
+    def __init__(self, array: np.ndarray, dtype: DType, device: Device) -> None:
+        self.array, self.dtype, self.device = array, dtype, device
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    def stride(self) -> tuple[int, ...]:
+        return tuple(s // self.array.itemsize for s in self.array.strides)
+
+    def data_ptr(self) -> int:
+        return 0 if self.array.size == 0 else self.array.__array_interface__["data"][0]
+
+    def detach(self) -> Tensor:
+        return self
+
+    def clone(self, memory_format: str) -> Tensor:
+        assert memory_format == "contiguous"
+        return Tensor(np.ascontiguousarray(self.array.copy("C")), self.dtype, self.device)
+
+
+def tensor(array: np.ndarray, device: str = "cuda", index: int = 0) -> Tensor:
+    dtypes = {t.numpy: t for t in (bfloat16, float16, float32)}
+    return Tensor(array, dtypes[array.dtype], Device(device, index))
+
+
+class FakeTorch(ModuleType):
+    """The module; `streams` holds each device's current raw stream."""
+
+    def __init__(self, *, hip: str | None = None) -> None:
+        super().__init__("torch")
+        self.streams = {0: 0x51, 1: 0x52}
+        self.allocations: list[tuple[tuple[int, ...], Device]] = []
+        self.version = SimpleNamespace(hip=hip)
+        self._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda index: self.streams[index])
+        self.float32 = float32
+        self.contiguous_format = "contiguous"
+        self.grad_enabled = True
+
+    def is_grad_enabled(self) -> bool:
+        return self.grad_enabled
+
+    def empty_strided(
+        self, shape: tuple[int, ...], strides: tuple[int, ...], *, dtype: DType, device: Device
+    ) -> Tensor:
+        self.allocations.append((shape, device))
+        order = sorted(range(len(shape)), key=lambda axis: -strides[axis])
+        stored = np.empty([shape[axis] for axis in order], dtype.numpy)
+        result = Tensor(
+            stored.transpose([order.index(a) for a in range(len(shape))]), dtype, device
+        )
+        if stored.size:
+            assert all(
+                n == 1 or s == t for n, s, t in zip(shape, strides, result.stride(), strict=True)
+            )
+        return result
+
+
+def install(monkeypatch: pytest.MonkeyPatch, *, hip: str | None = None) -> FakeTorch:
+    module = FakeTorch(hip=hip)
+    monkeypatch.setitem(sys.modules, "torch", module)
+    return module
