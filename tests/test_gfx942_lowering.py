@@ -1,4 +1,4 @@
-"""The wave-interleaved lowering: what it decides, what it refuses, and what compilers make of it."""
+"""The wave-interleaved lowering: what it decides and refuses, and what compilers make of it."""
 
 import dataclasses
 import itertools

@@ -37,7 +37,8 @@ def lower_wave_interleaved(spec: AttentionSpec, schedule: Schedule, target: Targ
             f" {target.shared_memory_per_block_bytes} a block",
             f"use tile_n={schedule.tile_n // 2}",
         )
-    params, params_bytes = pack_params(_PARAMS)
+    fields = tuple(f for f in _PARAMS if spec.causal or f[1] != "causal_offset")
+    params, params_bytes = pack_params(fields)
     symbol = symbol_of(spec, schedule, target)
     return Plan(
         spec=spec,

@@ -9,6 +9,9 @@ using u32x2 = u32 __attribute__((ext_vector_type(2)));
 // Four registers, of 16-bit pairs.
 using u32x4 = u32 __attribute__((ext_vector_type(4)));
 
+// Four registers: this lane's part of a 16 x 16 accumulator.
+using f32x4 = f32 __attribute__((ext_vector_type(4)));
+
 // Sixteen registers: this lane's part of a 32 x 32 accumulator.
 using f32x16 = f32 __attribute__((ext_vector_type(16)));
 
@@ -112,6 +115,20 @@ FMHAGEN_DEVICE f32x16 mfma_32x32x8_f16(u32x2 a, u32x2 b, f32x16 c) {
                                               __builtin_bit_cast(Fragment, b), c, 0, 0, 0);
 }
 
+// D[16,16] = A[16,16] B[16,16] + C of bf16 in 16 clocks (v_mfma_f32_16x16x16_bf16).
+FMHAGEN_DEVICE f32x4 mfma_16x16x16_bf16(u32x2 a, u32x2 b, f32x4 c) {
+  using Fragment = __attribute__((ext_vector_type(4))) short;
+  return __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(__builtin_bit_cast(Fragment, a),
+                                                   __builtin_bit_cast(Fragment, b), c, 0, 0, 0);
+}
+
+// D[16,16] = A[16,16] B[16,16] + C of fp16 in 16 clocks (v_mfma_f32_16x16x16_f16).
+FMHAGEN_DEVICE f32x4 mfma_16x16x16_f16(u32x2 a, u32x2 b, f32x4 c) {
+  using Fragment = __attribute__((ext_vector_type(4))) _Float16;
+  return __builtin_amdgcn_mfma_f32_16x16x16f16(__builtin_bit_cast(Fragment, a),
+                                               __builtin_bit_cast(Fragment, b), c, 0, 0, 0);
+}
+
 // Four bytes chosen by the bytes of `selector`: 0-3 of low, 4-7 of high (v_perm_b32).
 FMHAGEN_DEVICE u32 byte_permute(u32 high, u32 low, u32 selector) {
   return __builtin_amdgcn_perm(high, low, selector);
@@ -171,7 +188,7 @@ FMHAGEN_DEVICE void store_global_f32(f32* address, f32 value) {
 // The parameter block, as though never read before (the kernarg segment: it is the only argument).
 // NOTE: a scalar load now is cheaper than a scalar register held over the main loop.
 template <class T>
-FMHAGEN_DEVICE const T& reread(const T&) {
+FMHAGEN_DEVICE const T& reread([[maybe_unused]] const T& params) {
   auto block = (const __attribute__((address_space(4))) T*)__builtin_amdgcn_kernarg_segment_ptr();
   asm volatile("" : "+s"(block));
   return *(const T*)block;
