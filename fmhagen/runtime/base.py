@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from fmhagen.compile.binary import Binary
@@ -56,11 +57,10 @@ class Backend(Protocol):
             RuntimeUnavailableError: the device cannot run the plan's target.
         """
 
-    def encode_map(self, map_plan: TensorMapPlan, operand: Operand, address: int) -> bytes:
-        """Return the 128 bytes of a tensor map.
+    def map_encoder(self, map_plan: TensorMapPlan, operand: Operand) -> Callable[[int], bytes]:
+        """Return the function that gives the 128 bytes of a tensor map for an address.
 
-        Raises:
-            LaunchError: the encoder refused the tensor.
+        It raises LaunchError where the encoder refuses the tensor.
         """
 
     def unfit(self, plan: Plan, operand: Operand) -> str | None:

@@ -10,13 +10,13 @@ import contextlib
 import ctypes
 import functools
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fmhagen.compile.binary import Binary
 from fmhagen.errors import LaunchError, RuntimeUnavailableError
 from fmhagen.plan import Plan, TensorMapPlan
-from fmhagen.runtime.cuda_maps import MAP_BYTES, MAX_SIZE, MAX_STRIDE_BYTES, encode
+from fmhagen.runtime.cuda_maps import MAP_BYTES, MAX_SIZE, MAX_STRIDE_BYTES, encoder
 from fmhagen.runtime.launch_values import Operand
 from fmhagen.runtime.tensors import Framework, Memory, TensorView
 
@@ -218,15 +218,20 @@ class CudaBackend:
             check(driver, "cuFuncLoad", driver.cuFuncLoad(function))
         return LoadedCuda(driver, context, function, plan, shared_bytes)
 
-    def encode_map(self, map_plan: TensorMapPlan, operand: Operand, address: int) -> bytes:
-        """Return a CUtensorMap; see `base.Backend`. Needs no context and touches no device."""
-        code, encoded = encode(self.driver, map_plan, operand, address)
-        if int(code) != 0:
-            raise LaunchError(
-                f"cuTensorMapEncodeTiled refused {map_plan.field} of {operand}:"
-                f" {describe(self.driver, code)}"
-            )
-        return ctypes.string_at(encoded.getPtr(), MAP_BYTES)
+    def map_encoder(self, map_plan: TensorMapPlan, operand: Operand) -> Callable[[int], bytes]:
+        """Return the function that encodes a CUtensorMap; see `base.Backend`."""
+        encode = encoder(self.driver, map_plan, operand)
+
+        def encode_map(address: int) -> bytes:
+            code, encoded = encode(address)
+            if code:
+                raise LaunchError(
+                    f"cuTensorMapEncodeTiled refused {map_plan.field} of {operand} at"
+                    f" {address:#x}: {describe(self.driver, code)}"
+                )
+            return ctypes.string_at(encoded.getPtr(), MAP_BYTES)
+
+        return encode_map
 
     def unfit(self, plan: Plan, operand: Operand) -> str | None:
         """Return why a tensor map cannot describe an aligned tensor, or None."""
@@ -237,7 +242,7 @@ class CudaBackend:
         maps = [item for item in plan.tensor_maps if item.tensor == operand.name]
         if maps and operand.is_expanded:
             # The encoder's manual does not say whether a stride may be 0, so it is asked.
-            code, _ = encode(self.driver, maps[0], operand, 2**20)
+            code, _ = encoder(self.driver, maps[0], operand)(2**20)
             if int(code) != 0:
                 return "it is expanded, and this driver's tensor maps take no stride of 0"
         return None

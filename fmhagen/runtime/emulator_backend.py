@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -109,9 +109,9 @@ class EmulatorBackend:
             path.write_bytes(binary.image)
             return LoadedEmulator(path, plan, self.options)
 
-    def encode_map(self, map_plan: TensorMapPlan, operand: Operand, address: int) -> bytes:
-        """Return a tensor map as the emulator reads it; see `base.Backend`."""
-        return encode_tensor_map(
+    def map_encoder(self, map_plan: TensorMapPlan, operand: Operand) -> Callable[[int], bytes]:
+        """Return the function that encodes a map as the emulator reads it; see `base.Backend`."""
+        return lambda address: encode_tensor_map(
             address=address,
             element_bytes=operand.element_bytes,
             sizes=operand.map_sizes,

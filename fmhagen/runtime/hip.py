@@ -10,7 +10,7 @@ import contextlib
 import ctypes
 import functools
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from fmhagen.compile.binary import Binary
@@ -188,7 +188,7 @@ class HipBackend:
         shared_bytes = binary.resources.dynamic_shared_bytes
         return LoadedHip(hip, device, module, function, plan, shared_bytes)
 
-    def encode_map(self, map_plan: TensorMapPlan, operand: Operand, address: int) -> bytes:
+    def map_encoder(self, map_plan: TensorMapPlan, operand: Operand) -> Callable[[int], bytes]:
         """Refuse: AMD GPUs have no tensor maps."""
         raise LaunchError(f"{map_plan.field}: AMD GPUs have no tensor maps")
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fmhagen.compile.binary import Binary
 from fmhagen.errors import CaptureError
-from fmhagen.plan import Plan, TensorMapPlan
+from fmhagen.plan import Plan
 from fmhagen.runtime.alignment import aligned_copy, misalignment
 from fmhagen.runtime.base import Backend, Loaded
 from fmhagen.runtime.checks import Problem, axes_of
@@ -110,11 +110,10 @@ class Launcher:
         )
 
     def _maps(self, operands: dict[str, Operand]) -> dict[str, Maps]:
-        def encoder(map_plan: TensorMapPlan) -> Maps:
-            item = operands[map_plan.tensor]
-            return Maps(lambda address: self.backend.encode_map(map_plan, item, address))
-
-        return {map_plan.field: encoder(map_plan) for map_plan in self.plan.tensor_maps}
+        return {
+            map_plan.field: Maps(self.backend.map_encoder(map_plan, operands[map_plan.tensor]))
+            for map_plan in self.plan.tensor_maps
+        }
 
 
 def _heads_expanded(item: Operand) -> bool:
