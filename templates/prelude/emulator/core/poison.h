@@ -4,9 +4,10 @@
 
 namespace emulator {
 
-// A quiet NaN with a payload that arithmetic keeps: what an accumulator holds while a matrix
-// operation that writes it is in flight. Its upper half is a bf16 NaN of the same kind.
-enum : u32 { POISON_REGISTER = 0x7FE1DEADu, POISON_MASK = 0x7FFFFFFFu };
+// What an accumulator holds while a matrix operation that writes it is in flight: a signalling
+// NaN. Arithmetic makes it quiet but keeps its payload, so that both are known: a register that
+// was computed on (its bits have changed) and what was computed from it (the payload).
+enum : u32 { POISON_REGISTER = 0x7FA1DEADu, POISON_MASK = 0x7FBFFFFFu };  // sign, quiet bit aside
 
 static inline u32 bits_of(f32 value) {
   u32 bits;
