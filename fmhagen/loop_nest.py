@@ -88,16 +88,16 @@ def _skipped(plan: Plan) -> str:
 
 
 def _softmax(plan: Plan) -> tuple[tuple[int, str, str], ...]:
-    notes = {
-        Rescale.ALWAYS: "in every step",
-        Rescale.ON_GROWTH: "only when a row maximum grew by more than 2^8",
-        Rescale.ON_OVERFLOW: "only when a row sum of P tells that P grew too large",
-    }
-    return (
-        (3, "O, l = alpha * (O, l)", notes[plan.schedule.rescale]),
+    probabilities = (
         (3, "P = exp2(scale_log2 * S - reference)", ""),
         (3, "l = l + rowsum(P)", ""),
     )
+    rescale = "O, l = alpha * (O, l)"
+    if plan.schedule.rescale == Rescale.ON_OVERFLOW:
+        return (*probabilities, (3, rescale, "only when rowsum(P) is too large, which is rare"))
+    always = plan.schedule.rescale == Rescale.ALWAYS
+    when = "in every step" if always else "only when a row maximum grew by more than 2^8"
+    return ((3, rescale, when), *probabilities)
 
 
 def _products(plan: Plan, depth: int, *, value: bool = False) -> str:

@@ -18,10 +18,22 @@ from fmhagen.inspection.disassembly import find_programs
 from fmhagen.instance import Instance
 from fmhagen.inventory import instances
 from fmhagen.spec import AttentionSpec
+from fmhagen.support import support_matrix
 from fmhagen.targets import TARGETS, find_target
 from fmhagen.targets.occupancy import compute_unit
 
-COMMANDS = ("demo", "emit", "check", "list", "explain", "compile", "inspect", "verify", "doctor")
+COMMANDS = (
+    "demo",
+    "emit",
+    "check",
+    "list",
+    "support",
+    "explain",
+    "compile",
+    "inspect",
+    "verify",
+    "doctor",
+)
 
 
 def run(*arguments: str) -> Result:
@@ -54,6 +66,12 @@ def test_list_filters() -> None:
     assert all("causal" in row["symbol"] for row in some)
     assert some[0]["symbol"] in run("list").stdout
     assert run("list", "nothing*").exit_code == 1
+
+
+def test_support_is_the_matrix() -> None:
+    assert run("support").stdout == support_matrix()
+    rows = json.loads(run("support", "--json").stdout)
+    assert rows[0]["refusals"] == {target.name: None for target in TARGETS}
 
 
 def test_explain_prints_every_target_by_default() -> None:

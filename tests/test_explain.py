@@ -61,11 +61,9 @@ def test_the_mask_shows_in_the_loops() -> None:
 
 def test_a_change_is_shown_beside_the_default() -> None:
     default = Instance.of(AttentionSpec(), find_target("sm90"))
-    changed = dataclasses.replace(
-        default, schedule=dataclasses.replace(default.schedule, q_stages=1, persistent=False)
-    )
+    changed = dataclasses.replace(default, schedule=dataclasses.replace(default.schedule, stages=1))
     explanation = explain(changed)
-    assert ("q_stages", 1, default.schedule.q_stages) in explanation.changes
+    assert ("stages", 1, default.schedule.stages) in explanation.changes
     assert explanation.rejected[0][0] == default.schedule
     assert "changed from the default" in str(explanation)
     assert "changed from the default" not in str(explain(default))

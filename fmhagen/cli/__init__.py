@@ -6,11 +6,23 @@ or a spec that is refused.
 
 from __future__ import annotations
 
+import warnings
 from typing import Annotated
 
 import typer
 
-from fmhagen.cli import cache, compile, demo, doctor, emit, explain, inspect, listing, verify
+from fmhagen.cli import (
+    cache,
+    compile,
+    demo,
+    doctor,
+    emit,
+    explain,
+    inspect,
+    listing,
+    support,
+    verify,
+)
 
 app = typer.Typer(
     name="fmhagen",
@@ -51,10 +63,15 @@ def _root(
     """
 
 
-for _module in (demo, emit, listing, explain, compile, inspect, verify, doctor, cache):
+for _module in (demo, emit, listing, support, explain, compile, inspect, verify, doctor, cache):
     _module.register(app)
+
+
+def _show_warning(message: Warning | str, *_: object) -> None:
+    typer.echo(f"fmhagen: warning: {message}", err=True)
 
 
 def main() -> None:
     """Run the command line."""
+    warnings.showwarning = _show_warning  # type: ignore[assignment]
     app(prog_name="fmhagen")

@@ -67,6 +67,8 @@ def command(
                     function(_request(taken), **values)
             except FmhagenError as error:
                 fail(error, as_json=as_json, code=EXIT_USAGE if isinstance(error, _REFUSALS) else 1)
+            except BrokenPipeError:
+                raise  # the reader left, as `| head` does; typer ends the process quietly
             except OSError as error:
                 fail(error, as_json=as_json, code=1)
 

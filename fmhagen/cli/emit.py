@@ -64,6 +64,9 @@ def emit(
       fmhagen emit --all                             regenerate generated/
     """
     if every:
+        if output != "-" or not request.is_plain:
+            note("fmhagen: --all writes the committed kernels as they are; give no spec and no -o")
+            raise typer.Exit(EXIT_USAGE)
         _emit_all(directory or generated_dir(), resources=resources, as_json=json)
         return
     sources = tuple(instance.source() for instance in request.instances("sm90"))

@@ -35,6 +35,11 @@ class Request:
     overrides: tuple[tuple[str, Any], ...]
     target: str | None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing was asked for."""
+        return self == Request(spec=AttentionSpec(), overrides=(), target=None)
+
     @classmethod
     def build(
         cls,
