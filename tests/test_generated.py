@@ -82,6 +82,15 @@ def test_header_recreates_the_file(instance: Instance) -> None:
     assert recreate(expression).text == source.text
 
 
+@pytest.mark.xfail(reason="the room fmhagen/emit hides the function fmhagen.emit", strict=False)
+def test_the_call_in_the_header_is_the_public_one() -> None:
+    source = INSTANCES[0].source()
+    call = re.search(r"// Recreate with\n((?://     .*\n)+)", source.text)
+    assert call is not None
+    expression = "\n".join(line.removeprefix("//") for line in call[1].splitlines())
+    assert recreate(expression.strip()).text == source.text
+
+
 @every_instance
 def test_digest_is_that_of_the_body(instance: Instance) -> None:
     source = instance.source()

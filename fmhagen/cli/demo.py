@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fmhagen.cli.command import command
 from fmhagen.cli.options import Json
-from fmhagen.cli.output import EXIT_FAILED, table, write_json, write_table, write_text
+from fmhagen.cli.output import EXIT_FAILED, write_json, write_records, write_text
 from fmhagen.demonstration import CASE, SPEC, Row, demonstrate
 from fmhagen.verification import DEVICES
 
@@ -67,25 +67,29 @@ def _print(rows: list[Row], directory: Path, *, passed: bool) -> None:
         f"{SPEC!r}: B={CASE.batch} H={CASE.heads} Hk={CASE.heads_kv} Sq={CASE.seqlen_q}"
         f" Sk={CASE.seqlen_k}\n\n"
     )
-    numbers = ("registers", "spills", "shared", "O error", "LSE error", "time")
-    shown = table("target", "dtype", "ran on", "source", "compiler", *numbers, right=numbers)
-    for row in rows:
-        used, found = row.binary.resources, row.result.comparison
-        shown.add_row(
-            row.result.target,
-            row.dtype,
-            row.result.device,
-            row.source.name,
-            row.binary.compiler,
-            str(used.registers),
-            f"{used.spill_bytes + used.stack_bytes} B",
-            f"{(used.static_shared_bytes + used.dynamic_shared_bytes) / 1024:.1f} KiB",
-            f"{found.o_worst:.1e}",
-            f"{found.lse_worst:.1e}",
-            f"{row.result.seconds * 1000:.2f} ms",
-        )
-    write_table(shown)
+    write_records([_cells(row) for row in rows], right=_NUMBERS)
     write_text("\nO error: largest |O - float64| relative to max |O|. LSE error: relative, from 1.")
     write_text(f"sources: {directory}")
     wrong = [row.source.name for row in rows if not row.passed]
     write_text("all agree with float64" if passed else f"WRONG: {', '.join(wrong)}")
+
+
+_NUMBERS = ("registers", "spills", "shared", "O error", "LSE error", "time")
+
+
+def _cells(row: Row) -> dict[str, str]:
+    used, found = row.binary.resources, row.result.comparison
+    shared_kib = (used.static_shared_bytes + used.dynamic_shared_bytes) / 1024
+    return {
+        "target": row.result.target,
+        "dtype": row.dtype,
+        "ran on": row.result.device,
+        "source": row.source.name,
+        "compiler": row.binary.compiler,
+        "registers": str(used.registers),
+        "spills": f"{used.spill_bytes + used.stack_bytes} B",
+        "shared": f"{shared_kib:.1f} KiB",
+        "O error": f"{found.o_worst:.1e}",
+        "LSE error": f"{found.lse_worst:.1e}",
+        "time": f"{row.result.seconds * 1000:.2f} ms",
+    }

@@ -10,7 +10,9 @@ from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
+from rich.text import Text
 
 from fmhagen.errors import FmhagenError
 
@@ -31,6 +33,27 @@ def write_table(shown: Table) -> None:
     with plain.capture() as captured:
         plain.print(shown)
     write_text("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def write_records(records: list[dict[str, str]], *, right: tuple[str, ...]) -> None:
+    """Print records of the same keys as a table, a row each; a column each if that is too wide.
+
+    Args:
+        records: what to print.
+        right: the keys whose values are numbers.
+    """
+    names = tuple(records[0])
+    shown = table(*names, right=right)
+    for record in records:
+        shown.add_row(*record.values())
+    terminal = Console(highlight=False)
+    needed = Measurement.get(terminal, terminal.options.update(width=_PLAIN_COLUMNS), shown).maximum
+    if terminal.is_terminal and needed > terminal.width:
+        shown = table(*("" for _ in range(len(records) + 1)))
+        shown.show_header = False
+        for name in names:
+            shown.add_row(Text(name, style="bold"), *(record[name] for record in records))
+    write_table(shown)
 
 
 def note(text: str) -> None:
