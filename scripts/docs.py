@@ -1,7 +1,7 @@
 """Write what the documents quote: the support matrix and the main loops of emitted files.
 
-    python scripts/docs.py            rewrite README.md and docs/support.md
-    python scripts/docs.py --check    print the difference and exit with 1 if they are stale
+    python -m scripts.docs            rewrite README.md and docs/support.md
+    python -m scripts.docs --check    print the difference and exit with 1 if they are stale
 
 A document marks a quotation with `<!-- quote: NAME -->` and `<!-- end of quote -->`, each alone
 on its line; what stands between them is replaced.
@@ -30,7 +30,7 @@ _QUOTE = re.compile(r"(<!-- quote: (?P<name>[\w ]+) -->\n).*?(<!-- end of quote 
 _SUPPORT = """\
 # What is supported
 
-This page is written by `python scripts/docs.py` from the rules that refuse a spec
+This page is written by `python -m scripts.docs` from the rules that refuse a spec
 (`fmhagen/validate.py`); a test keeps it in step. Whatever is refused is refused by one error that
 names the field, the value, the limit and the nearest thing that works, before any text is made.
 
@@ -104,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
         stale += bool(text)
         sys.stdout.write(text)
     if stale:
-        print("rewrite with: python scripts/docs.py")
+        print("rewrite with: python -m scripts.docs")
     return 1 if stale else 0
 
 

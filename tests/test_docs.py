@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from typer.testing import CliRunner
 
+from fmhagen.cli import app
 from fmhagen.emit import BODY_LINE
 from fmhagen.inventory import digest_holds
 from fmhagen.support import support_matrix
@@ -79,7 +79,7 @@ def quotation(name: str) -> str:
 def test_documents_are_what_is_written_today() -> None:
     for path, wanted in DOCS.documents().items():
         name = path.relative_to(REPOSITORY)
-        assert path.read_text(encoding="ascii") == wanted, f"{name}: run python scripts/docs.py"
+        assert path.read_text(encoding="ascii") == wanted, f"{name}: run python -m scripts.docs"
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
@@ -135,14 +135,9 @@ def test_commands_exist() -> None:
     for words in commands:
         name = words[0]
         if name not in known:
-            done = subprocess.run(
-                (sys.executable, "-m", "fmhagen", name, "--help"),
-                capture_output=True,
-                text=True,
-                check=False,
-            )
-            assert done.returncode == 0, f"fmhagen {name}: {done.stderr}"
-            known[name] = done.stdout
+            shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200"})
+            assert shown.exit_code == 0, f"fmhagen {name}: {shown.output}"
+            known[name] = shown.output
         for flag in words[1:]:
             if flag.startswith("-"):
                 assert flag in known[name], f"fmhagen {' '.join(words)}"
