@@ -19,7 +19,7 @@ from fmhagen.source import Source
 SYMBOL = "mini_kernel"
 ALL_SEEDS = range(20)
 
-_TYPES = """
+TYPES = """
 #define FMHAGEN_DEVICE static inline
 #define FMHAGEN_PARAMS(type) const type& params
 using u8 = unsigned char;
@@ -42,7 +42,7 @@ def directory() -> tempfile.TemporaryDirectory[str]:
 def build(body: str, threads: int, smem_bytes: int, level: HostOptimisation = "O0") -> Emulator:
     """Compile and load a kernel whose text is complete but for the types."""
     source = Source(
-        text=_TYPES + body,
+        text=TYPES + body,
         symbol=SYMBOL,
         target="sm90",
         filename=f"{SYMBOL}.cu",

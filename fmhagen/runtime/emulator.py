@@ -63,6 +63,7 @@ class Emulator:
         Raises:
             EmulatorError: there is no such library, or no such kernel in it.
         """
+        self.library_path = Path(library_path)
         self.symbol = symbol
         try:
             library = ctypes.CDLL(str(library_path))
