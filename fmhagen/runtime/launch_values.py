@@ -73,7 +73,7 @@ class Operand:
         name: "q", "k", "v" or "o".
         depth: size of the last dimension.
         batch, heads, rows: sizes.
-        stride_b, stride_h, stride_m: strides in elements; 0 where a size is below 2.
+        stride_b, stride_h, stride_m: strides in elements; the depth where a size is below 2.
         element_bytes: bytes of an element.
         dtype: the spec's name of the element type.
     """
@@ -108,27 +108,23 @@ class Operand:
 
     @property
     def map_strides_bytes(self) -> tuple[int, int, int]:
-        """Byte strides of (row, head, batch) for a tensor map; any valid one where no step is."""
-        row_bytes = self.depth * self.element_bytes
-        pairs = (
-            (self.rows, self.stride_m),
-            (self.heads, self.stride_h),
-            (self.batch, self.stride_b),
-        )
-        return tuple(  # type: ignore[return-value]
-            stride * self.element_bytes if size > 1 else row_bytes for size, stride in pairs
-        )
+        """Byte strides of (row, head, batch) for a tensor map."""
+        size = self.element_bytes
+        return self.stride_m * size, self.stride_h * size, self.stride_b * size
 
 
 def operand(name: str, tensor: TensorView, axes: Axes) -> Operand:
     """Return a tensor as the kernel addresses it."""
-    if 0 in tensor.shape:  # never read, and its strides may be anything
-        stride_b = stride_h = stride_m = tensor.shape[3]
-    else:
-        stride_b, stride_h, stride_m = axes.strides(tensor)
+    # The stride of a size below 2 may be anything. NOTE: it must not become 0, since a kernel may
+    # rely on rows behind the last to lie behind the tensor.
+    depth = tensor.shape[3]
+    stride_b, stride_h, stride_m = (
+        tensor.strides[axis] if tensor.shape[axis] > 1 and 0 not in tensor.shape else depth
+        for axis in (axes.batch, axes.head, axes.row)
+    )
     return Operand(
         name=name,
-        depth=tensor.shape[3],
+        depth=depth,
         batch=tensor.shape[axes.batch],
         heads=tensor.shape[axes.head],
         rows=tensor.shape[axes.row],

@@ -89,7 +89,7 @@ class Launcher:
         ]
         if _heads_expanded(operands[1]) and _heads_expanded(operands[2]):
             # One key head under many names: read as the single head that it is.
-            operands[1:3] = [replace(item, heads=1) for item in operands[1:3]]
+            operands[1:3] = [replace(item, heads=1, stride_h=item.depth) for item in operands[1:3]]
             problem = replace(problem, heads_kv=1)
         loaded = self.load(q.device, stream)
         found = launch_values(
