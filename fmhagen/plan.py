@@ -151,6 +151,7 @@ class Plan:
         causal, top_left: the mask's structure.
         conditional_rescale, rescale_on_overflow: see `schedule.Rescale`.
         heads_in_l2_bytes: K and V that one section of heads may hold, for the tile order.
+        two_p_buffers: see `Schedule.p_buffers`.
         snake: tiles are dealt to the blocks of a persistent grid forwards and backwards in turn.
     """
 
@@ -177,6 +178,7 @@ class Plan:
     conditional_rescale: bool
     heads_in_l2_bytes: int
     rescale_on_overflow: bool = False
+    two_p_buffers: bool = False
     snake: bool = False
 
     @property

@@ -91,6 +91,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         causal=spec.causal,
         top_left=spec.causal and spec.anchor == "top_left",
         conditional_rescale=schedule.conditional_rescale,
+        two_p_buffers=schedule.p_buffers == 2,
         snake=spec.causal and schedule.persistent,
         rescale_on_overflow=schedule.rescale == Rescale.ON_OVERFLOW,
         heads_in_l2_bytes=target.l2_bytes // 2,
@@ -112,6 +113,10 @@ def _check_shape(schedule: Schedule) -> None:
         raise ScheduleError("stages", schedule.stages, "must be from 1 to 8")
     if schedule.q_stages not in (1, 2):
         raise ScheduleError("q_stages", schedule.q_stages, "must be 1 or 2")
+    if schedule.p_buffers not in (1, 2):
+        raise ScheduleError("p_buffers", schedule.p_buffers, "must be 1 or 2")
+    if schedule.p_buffers == 2 and schedule.rescale != Rescale.ON_OVERFLOW:
+        raise ScheduleError("p_buffers", 2, "needs rescale='on_overflow'", "use p_buffers=1")
     if schedule.persistent and schedule.q_stages == 1:
         # The next tile's first S is issued before this tile's O, which leaves through its Q buffer.
         raise ScheduleError("q_stages", 1, "a persistent block needs two Q buffers", "use q_stages=2")
@@ -135,7 +140,12 @@ def _check_registers(spec: AttentionSpec, schedule: Schedule, target: Target) ->
             f" take {dealt} of a pool of {pool}",
             f"use at most {(pool - schedule.producer_registers) // schedule.consumers // 8 * 8}",
         )
-    need = schedule.tile_n // 2 + spec.dv // 2 + schedule.tile_n // 4 + SPARE_REGISTERS
+    need = (
+        schedule.tile_n // 2
+        + spec.dv // 2
+        + schedule.tile_n // 4 * schedule.p_buffers
+        + SPARE_REGISTERS
+    )
     if need > schedule.consumer_registers:
         raise ScheduleError(
             "tile_n",

@@ -107,6 +107,21 @@ FMHAGEN_DEVICE void clear(f32 (&values)[COUNT]) {
   }
 }
 
+// Copies every element.
+template <u32 COUNT>
+FMHAGEN_DEVICE void copy(u32 (&to)[COUNT], const u32 (&from)[COUNT]) {
+#pragma unroll
+  for (u32 i = 0; i < COUNT; ++i) {
+    to[i] = from[i];
+  }
+}
+
+// sum += part, for each of this thread's two rows.
+FMHAGEN_DEVICE void add_up(f32 (&sum)[2], const f32 (&part)[2]) {
+  sum[0] += part[0];
+  sum[1] += part[1];
+}
+
 // Largest element of each of this thread's two rows, over this thread's columns.
 FMHAGEN_DEVICE void thread_maximum(f32 (&largest)[2], const f32 (&s)[TILE_N / 2]) {
   largest[0] = maximum(s[0], s[1]);
