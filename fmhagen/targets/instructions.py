@@ -24,8 +24,10 @@ _CLASSES: dict[str, tuple[tuple[str, str], ...]] = {
         (r"v_cvt_|v_pack_|v_perm_", "convert"),
         (r"v_(pk_)?(fma|fmac|add|sub|mul|max3?|min3?|mad)_f", "float"),
         (r"buffer_load.*lds", "copy to LDS"),
-        (r"ds_(bpermute|permute|swizzle)|v_.*_dpp|v_readlane|v_writelane|v_readfirstlane",
-         "lane and register moves"),
+        (
+            r"ds_(bpermute|permute|swizzle)|v_.*_dpp|v_readlane|v_writelane|v_readfirstlane",
+            "lane and register moves",
+        ),
         (r"v_accvgpr|v_mov_|v_swap", "lane and register moves"),
         (r"ds_", "shared memory"),
         (r"scratch_", "local memory"),
