@@ -183,6 +183,30 @@ def test_a_block_of_a_persistent_grid_gets_several_tiles(target: str) -> None:
     check(spec, o, lse, q, k, v)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_torch_tensors_on_the_host(dtype: str) -> None:
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    spec = AttentionSpec(dtype={"bfloat16": "bf16", "float16": "fp16"}[dtype], head_dim=64)
+    made = compile_kernel(spec)
+    q, k, v = (torch.randn(2, s, 2, 64).to(getattr(torch, dtype)) for s in (70, 97, 97))
+    o, lse = made(q, k, v, return_lse=True)
+    assert (o.dtype, lse.dtype, o.stride()) == (q.dtype, torch.float32, q.stride())
+    check(spec, o, lse, q, k, v)
+    out = torch.empty_like(q)
+    assert made(q, k, v, out=out) is out
+    assert out.equal(o)
+    odd = torch.empty(k.numel() + 1, dtype=k.dtype)[1:].view(k.shape).copy_(k)
+    with pytest.warns(MisalignedTensorWarning, match="k is copied"):
+        assert made(q, odd, v).equal(o)
+    transposed = q.transpose(1, 2).contiguous().transpose(1, 2)
+    assert made(transposed, k, v).stride() == transposed.stride()
+    q.requires_grad = True
+    with pytest.raises(TensorError, match="backward pass"):
+        made(q, k, v)
+    with torch.no_grad():
+        assert made(q, k, v).equal(o)
+
+
 def test_an_element_that_nobody_wrote_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = AttentionSpec(dtype="bf16", head_dim=64)
     made = kernel(spec, NAMES[0])
