@@ -173,7 +173,8 @@ class Kernel:
 
     def load(self, device: int = 0) -> None:
         """Compile for and load on a GPU now, as before a graph capture; needs no tensors."""
-        self._default.load(device)
+        memory = MEMORY_OF_DEVICE.get(self.device) or MEMORY_OF_TARGET[self.target.name]
+        self._launcher(memory).load(device)
 
     @property
     def target(self) -> Target:

@@ -16,7 +16,7 @@ from fmhagen.runtime.outputs import allocators, output_shapes
 from fmhagen.runtime.prepared import Prepared
 from fmhagen.runtime.tensors import ALIGNMENT_BYTES, Framework, Memory, TensorView, view
 
-MAX_PREPARED = 1024  # layouts kept; then all are dropped and found again
+MAX_PREPARED = 256  # layouts kept; then all are dropped and found again
 
 
 class Calls:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,8 @@ from fmhagen.plan import Plan, TensorMapPlan
 from fmhagen.runtime.emulator import Buffer, Checks, Emulator, Region, Report, encode_tensor_map
 from fmhagen.runtime.launch_values import TENSORS, Operand
 from fmhagen.runtime.tensors import Memory, TensorView
+
+_TURN = threading.Lock()  # a library has one static state, so threads take turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +60,7 @@ class LoadedEmulator:
         """
         plan = self._plan
         buffers = tuple(_buffers(tensors))
-        with _kept_gaps(tensors):
+        with _TURN, _kept_gaps(tensors):
             self.report = self._emulator.run(
                 params=block,
                 grid=blocks,

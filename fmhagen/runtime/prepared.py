@@ -9,7 +9,7 @@ from fmhagen.runtime.launch_values import TENSORS, BlockLayout
 from fmhagen.runtime.outputs import Allocate
 from fmhagen.runtime.tensors import TensorView
 
-MAX_MAPS = 1024  # tensor maps kept for one tensor of one layout
+MAX_MAPS = 256  # tensor maps kept for one tensor of one layout
 
 
 class Maps(dict[int, bytes]):

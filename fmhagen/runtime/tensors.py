@@ -6,6 +6,7 @@ object through `__dlpack__` or `__cuda_array_interface__`.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -99,7 +100,8 @@ def view(name: str, tensor: Any) -> TensorView:
     module = type(tensor).__module__.partition(".")[0]
     if hasattr(tensor, "data_ptr") and hasattr(tensor, "stride"):
         return _view_torch(name, tensor)
-    if hasattr(tensor, "__array_interface__") and module != "cupy":
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(tensor, numpy.ndarray):
         return _view_numpy(name, tensor)
     if module == "cupy":
         return _view_cupy(name, tensor)
