@@ -197,7 +197,7 @@ def test_fence_on_the_path_after_the_barrier_is_enough() -> None:
         (Fault.EARLY_RELEASE, ("race",)),
         (Fault.NO_EMPTY_WAIT, ("race", "barrier")),
         (Fault.NO_PROXY_FENCE, ("proxy",)),
-        (Fault.NO_STAGED_BARRIER, ("race", "uninitialised")),
+        (Fault.NO_STAGED_BARRIER, ("race", "uninitialised", "proxy")),
         (Fault.NO_FREE_BARRIER, ("race",)),
         (Fault.NO_WAIT_READ, ("race",)),
         (Fault.NO_FINAL_WAIT, ("unfinished",)),

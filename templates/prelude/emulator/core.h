@@ -50,6 +50,7 @@
 //     release_to(published)                 arrive: publish what this warp knows (joins)
 //     acquire_from(published, warp)         wait passed: the warp knows it, too
 //     fence_here()                          proxy fence
+//     share_lane_writes()                   the lanes of a warp meet (inside warp_together)
 //     snapshot_here(operation.known)        issue of an asynchronous operation
 //   An asynchronous agent has a time of its own: the target counts it up with each operation (or
 //   group), stamps the accesses with it, and lets a wait say

@@ -51,6 +51,15 @@ static inline void join(Knowledge& a, const Knowledge& b) {
 
 static Knowledge knowledge[MAX_WARPS];
 
+// Which lanes of a warp have written shared memory since their last fence or meeting.
+struct LaneWrites {
+  u64 unfenced_lanes;
+  i32 shared_until;  // time up to which all lanes know of the warp's writes
+  i32 last;          // time of the last write
+};
+
+static LaneWrites lane_writes[MAX_WARPS];
+
 static inline Knowledge& known_here() { return knowledge[current->warp]; }
 
 // Ends the current time of a warp: later accesses are not part of what was released before.
@@ -77,15 +86,41 @@ static inline void release_to(Knowledge& published) {
 // Makes `warp` know what was published.
 static inline void acquire_from(const Knowledge& published, u32 warp) {
   if (!checking(FMHAGEN_CHECK_RACES)) return;
+  LaneWrites& writes = lane_writes[warp];
+  if (published.seen.time[warp] >= writes.last) {  // its own writes come back to all its lanes
+    writes.unfenced_lanes = 0;
+    writes.shared_until = published.seen.time[warp];
+  }
   join(knowledge[warp], published);
   knowledge[warp].touched = true;
 }
 
-// All that the running warp has written so far becomes visible to the async proxy.
+// ---- proxy fences --------------------------------------------------------------------------------
+
+// The lanes of the running warp meet, and their memory accesses with them.
+static inline void share_lane_writes() {
+  if (!checking(FMHAGEN_CHECK_RACES)) return;
+  u32 warp = current->warp;
+  lane_writes[warp].unfenced_lanes = 0;
+  lane_writes[warp].shared_until = knowledge[warp].seen.time[warp];
+  tick(warp);
+}
+
+// All that the running lane knows to be written becomes visible to the async proxy. What other
+// lanes of its warp have written since they last met is theirs to fence: a warp that fences lane
+// by lane and lets one lane arrive must meet in between.
 static inline void fence_here() {
   if (!checking(FMHAGEN_CHECK_RACES)) return;
-  join(known_here().fenced, known_here().seen);
-  tick(current->warp);
+  u32 warp = current->warp;
+  Knowledge& mine = knowledge[warp];
+  LaneWrites& writes = lane_writes[warp];
+  i32 fenced = mine.fenced.time[warp];
+  join(mine.fenced, mine.seen);
+  writes.unfenced_lanes &= ~(1ull << current->lane);
+  if (writes.unfenced_lanes) {
+    mine.fenced.time[warp] = fenced > writes.shared_until ? fenced : writes.shared_until;
+  }
+  tick(warp);
 }
 
 // ---- entries: accesses that a granule remembers, by number --------------------------------------
@@ -207,12 +242,20 @@ static inline Access access_of(u32 agent, i32 time, const Issuer& issuer, const 
   return access;
 }
 
+// Notes an ordinary write of shared memory by the access's issuer.
+static inline void note_lane_write(const Access& access) {
+  LaneWrites& writes = lane_writes[access.issuer.thread / LANES];
+  writes.unfenced_lanes |= 1ull << access.issuer.thread % LANES;
+  writes.last = entries[access.entry].time;
+}
+
 static inline void clocks_begin_block() {
   agent_count = warp_count;
   entry_count = read_set_count = 1;
   memset(last_entry, 0, sizeof last_entry);
   memset(set_cache, 0, sizeof set_cache);
   memset(knowledge, 0, sizeof(Knowledge) * warp_count);
+  memset(lane_writes, 0, sizeof lane_writes);
   for (u32 warp = 0; warp < warp_count; warp++) knowledge[warp].seen.time[warp] = 1;
 }
 

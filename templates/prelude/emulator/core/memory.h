@@ -166,6 +166,7 @@ static inline u8* shared_write(Access& access, u32 address, u32 bytes) {
   check_shared_range(access.issuer, address, bytes);
   u32 first = address / GRANULE_BYTES, last = (address + bytes - 1) / GRANULE_BYTES;
   bool races = checking(FMHAGEN_CHECK_RACES);
+  if (races && entries[access.entry].agent < warp_count) note_lane_write(access);
   for (u32 granule = first; granule <= last; granule++) {
     if (granule_state[granule] & STATE_BARRIER) {
       fail_at(FMHAGEN_BARRIER, access.issuer, granule * GRANULE_BYTES, "a write over a barrier");

@@ -177,6 +177,8 @@ struct NamedBarrier {
   u32 expected;  // threads, said by the first to come
   u32 arrived;
   u32 generation;
+  bool votes;    // any predicate of those that have come (bar.red.or)
+  bool verdict;  // of the last generation; stable until all its waiters have come again
   WaitQueue waiting;
   Knowledge gathering;
 };
@@ -189,7 +191,8 @@ static void describe_named_barrier(const Lane& lane, Text& text) {
            barrier.expected);
 }
 
-static inline void named_barrier_come(const char* operation, u32 id, u32 threads, bool wait) {
+static inline bool named_barrier_come(const char* operation, u32 id, u32 threads, bool wait,
+                                      bool predicate = false) {
   Issuer issuer = issuer_here(operation);
   if (id >= NAMED_BARRIERS) fail(FMHAGEN_BARRIER, issuer, "barrier %u of 16", id);
   if (!threads || threads % LANES || threads > request->threads) {
@@ -203,13 +206,14 @@ static inline void named_barrier_come(const char* operation, u32 id, u32 threads
          threads, barrier.expected);
   }
   release_to(barrier.gathering);
+  barrier.votes |= predicate;
   u32 generation = barrier.generation;
   if (++barrier.arrived < threads) {
     while (wait && barrier.generation == generation) {
       current->wait_is_whole_warp = true;
       block_on(barrier.waiting, operation, describe_named_barrier, id, 0);
     }
-    return;
+    return barrier.verdict;
   }
   // All have come. Those that wait learn what all have published; those that only arrived do not.
   u64 warps_waiting = wait ? 1ull << current->warp : 0;
@@ -221,8 +225,11 @@ static inline void named_barrier_come(const char* operation, u32 id, u32 threads
   }
   barrier.arrived = 0;
   barrier.generation++;
+  barrier.verdict = barrier.votes;
+  barrier.votes = false;
   memset(static_cast<void*>(&barrier.gathering), 0, sizeof barrier.gathering);
   wake_all(barrier.waiting);
+  return barrier.verdict;
 }
 
 // ---- registers (9.7.19.5, setmaxnreg) -----------------------------------------------------------

@@ -20,6 +20,11 @@ static inline void named_barrier_sync(u32 id, u32 threads) {
   emulator::named_barrier_come("named_barrier_sync", id, threads, true);
 }
 
+static inline bool named_barrier_any(u32 id, u32 threads, bool predicate) {
+  FMHAGEN_COUNT("bar.red");
+  return emulator::named_barrier_come("named_barrier_any", id, threads, true, predicate);
+}
+
 static inline void named_barrier_arrive(u32 id, u32 threads) {
   FMHAGEN_COUNT("bar.arrive");
   emulator::named_barrier_come("named_barrier_arrive", id, threads, false);
@@ -49,7 +54,7 @@ static inline void mbarrier_wait(u32 barrier, u32 parity) {
 // ---- the warp -----------------------------------------------------------------------------------
 
 static inline void warp_sync() {
-  emulator::warp_together("warp_sync", 0, [] {});
+  emulator::warp_together("warp_sync", 0, emulator::share_lane_writes);
 }
 
 static inline u32 warp_uniform(u32 value) {
