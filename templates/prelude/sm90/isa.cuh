@@ -38,6 +38,22 @@ FMHAGEN_DEVICE void named_barrier_sync(u32 id, u32 threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// As named_barrier_sync; true in all threads if `predicate` holds in any (9.7.13.1, bar.red.or).
+FMHAGEN_DEVICE bool named_barrier_any(u32 id, u32 threads, bool predicate) {
+  u32 any;
+  asm volatile(
+      "{\n"
+      ".reg .pred mine, all;\n"
+      "setp.ne.u32 mine, %3, 0;\n"
+      "bar.red.or.pred all, %1, %2, mine;\n"
+      "selp.u32 %0, 1, 0, all;\n"
+      "}\n"
+      : "=r"(any)
+      : "r"(id), "r"(threads), "r"(static_cast<u32>(predicate))
+      : "memory");
+  return any != 0;
+}
+
 // Arrives at named barrier `id` without waiting (9.7.13.1, bar.arrive).
 FMHAGEN_DEVICE void named_barrier_arrive(u32 id, u32 threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -230,35 +246,6 @@ FMHAGEN_DEVICE void store_matrix_x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3)
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
                "r"(r0), "r"(r1), "r"(r2), "r"(r3)
                : "memory");
-}
-
-// Loads four 8x8 matrices of 16-bit elements; lane i gives the address of row i%8 of matrix i/8.
-// (9.7.14.5.15, ldmatrix)
-FMHAGEN_DEVICE void load_matrix_x4(u32 (&r)[4], u32 address) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
-}
-
-// D += A B for one warp, bf16 (9.7.14.5.8, mma.m16n8k16).
-FMHAGEN_DEVICE void mma_m16n8k16_bf16(f32& d0, f32& d1, f32& d2, f32& d3, const u32 (&a)[4], u32 b0,
-                                      u32 b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7},"
-      " {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
-// D += A B for one warp, fp16 (9.7.14.5.8, mma.m16n8k16).
-FMHAGEN_DEVICE void mma_m16n8k16_f16(f32& d0, f32& d1, f32& d2, f32& d3, const u32 (&a)[4], u32 b0,
-                                     u32 b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7},"
-      " {%8, %9}, {%0, %1, %2, %3};"
-      : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // Stores one float to global memory.

@@ -207,6 +207,13 @@ FMHAGEN_DEVICE void rescale(const f32 (&s)[TILE_N / 2], f32 (&o)[HEAD_DIM_V / 2]
   scale_rows(o, sum, alpha);
 }
 
+// True in the whole warpgroup if `predicate` holds in any of its threads.
+FMHAGEN_DEVICE bool group_any(u32 group, bool predicate) {
+  // NOTE: the vote tells the compiler that the answer is uniform; without it, loop state is held in
+  // every thread's registers and moved to uniform ones before each matrix instruction.
+  return warp_any(named_barrier_any(1 + group, GROUP_THREADS, predicate));
+}
+
 // True unless this thread's part of a step's row sums is small enough for P in 16 bits.
 FMHAGEN_DEVICE bool overflows(const f32 (&step_sum)[2], f32 limit) {
   // NOTE: written so that a NaN, the sum of a row without a finite reference, counts as overflow.

@@ -1,4 +1,4 @@
-// mbarriers, named barriers and the register pool of sm90 (PTX ISA 8.8, 9.7.13 and 9.7.19).
+// mbarriers and named barriers of sm90 (PTX ISA 8.8, section 9.7.13).
 #pragma once
 #include "../core.h"
 
@@ -177,6 +177,7 @@ struct NamedBarrier {
   u32 expected;  // threads, said by the first to come
   u32 arrived;
   u32 generation;
+  bool reduces;  // the first to come said bar.red, not bar.sync or bar.arrive
   bool votes;    // any predicate of those that have come (bar.red.or)
   bool verdict;  // of the last generation; stable until all its waiters have come again
   WaitQueue waiting;
@@ -191,8 +192,12 @@ static void describe_named_barrier(const Lane& lane, Text& text) {
            barrier.expected);
 }
 
-static inline bool named_barrier_come(const char* operation, u32 id, u32 threads, bool wait,
-                                      bool predicate = false) {
+// What the running lane does at a named barrier.
+enum NamedBarrierUse : u32 { BARRIER_SYNC, BARRIER_ARRIVE, BARRIER_ANY };
+
+// Comes to a named barrier; with BARRIER_ANY, returns whether any predicate held.
+static inline bool named_barrier_come(const char* operation, u32 id, u32 threads,
+                                      NamedBarrierUse use, bool predicate) {
   Issuer issuer = issuer_here(operation);
   if (id >= NAMED_BARRIERS) fail(FMHAGEN_BARRIER, issuer, "barrier %u of 16", id);
   if (!threads || threads % LANES || threads > request->threads) {
@@ -200,7 +205,14 @@ static inline bool named_barrier_come(const char* operation, u32 id, u32 threads
   }
   preempt();
   NamedBarrier& barrier = named_barriers[id];
-  if (!barrier.arrived) barrier.expected = threads;
+  bool wait = use != BARRIER_ARRIVE, reduces = use == BARRIER_ANY;
+  if (!barrier.arrived) {
+    barrier.expected = threads;
+    barrier.reduces = reduces;
+  }
+  if (barrier.reduces != reduces) {
+    fail(FMHAGEN_BARRIER, issuer, "barrier %u: bar.red and bar.sync or bar.arrive are mixed", id);
+  }
   if (barrier.expected != threads) {
     fail(FMHAGEN_BARRIER, issuer, "barrier %u: %u threads, but the first to come said %u", id,
          threads, barrier.expected);
@@ -232,66 +244,9 @@ static inline bool named_barrier_come(const char* operation, u32 id, u32 threads
   return barrier.verdict;
 }
 
-// ---- registers (9.7.19.5, setmaxnreg) -----------------------------------------------------------
-// The pool is what the block got at its launch, entry registers x threads, not the whole file: a
-// warp can only take what others have given back.
-
-enum : u32 { MIN_REGISTERS = 24, MAX_REGISTERS = 256, WARPGROUP_WARPS = 4 };
-
-static u32 warp_registers[MAX_WARPS];
-static u32 free_registers;
-static WaitQueue registers_waiting;
-
-static void describe_registers(const Lane& lane, Text& text) {
-  text.add("%llu registers a thread, but only %u registers of the block are free (entry: %u a "
-           "thread x %u threads)",
-           lane.wait_a, free_registers, request->entry_registers, request->threads);
-}
-
-static inline void set_registers(const char* operation, u32 registers, bool increase) {
-  Issuer issuer = issuer_here(operation);
-  if (registers < MIN_REGISTERS || registers > MAX_REGISTERS || registers % 8) {
-    fail(FMHAGEN_REGISTERS, issuer, "%u is not a multiple of 8 from 24 to 256", registers);
-  }
-  warp_together(operation, registers, [&] {
-    u32& mine = warp_registers[current->warp];
-    if (!request->entry_registers) {
-      mine = registers;
-      return;
-    }
-    if (increase ? registers < mine : registers > mine) {
-      fail(FMHAGEN_REGISTERS, issuer, "from %u to %u registers a thread", mine, registers);
-    }
-    if (!increase) {
-      free_registers += (mine - registers) * LANES;
-      wake_all(registers_waiting);
-    } else {
-      while (free_registers < (registers - mine) * LANES) {
-        block_on(registers_waiting, operation, describe_registers, registers, 0);
-      }
-      free_registers -= (registers - mine) * LANES;
-    }
-    mine = registers;
-  });
-}
-
-static void registers_end_block() {
-  for (u32 warp = 0; warp < warp_count; warp++) {
-    u32 first = warp / WARPGROUP_WARPS * WARPGROUP_WARPS;
-    if (warp_registers[warp] != warp_registers[first]) {
-      fail(FMHAGEN_REGISTERS, Issuer{block, warp * LANES, "setmaxnreg"},
-           "warp %u ends with %u registers a thread, warp %u of its warpgroup with %u", warp,
-           warp_registers[warp], first, warp_registers[first]);
-    }
-  }
-}
-
 static void barriers_begin_block() {
   mbarrier_count = 0;
   memset(static_cast<void*>(named_barriers), 0, sizeof named_barriers);
-  registers_waiting.head = nullptr;
-  free_registers = 0;
-  for (u32 warp = 0; warp < warp_count; warp++) warp_registers[warp] = request->entry_registers;
 }
 
 }  // namespace emulator

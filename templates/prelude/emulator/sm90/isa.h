@@ -12,22 +12,25 @@ static inline u32 smem_base() { return emulator::SMEM_BASE; }
 // ---- barriers -----------------------------------------------------------------------------------
 
 static inline void block_sync() {
-  emulator::named_barrier_come("block_sync", 0, emulator::request->threads, true);
+  emulator::named_barrier_come("block_sync", 0, emulator::request->threads,
+                               emulator::BARRIER_SYNC, false);
 }
 
 static inline void named_barrier_sync(u32 id, u32 threads) {
   FMHAGEN_COUNT("bar.sync");
-  emulator::named_barrier_come("named_barrier_sync", id, threads, true);
+  emulator::named_barrier_come("named_barrier_sync", id, threads, emulator::BARRIER_SYNC, false);
 }
 
 static inline bool named_barrier_any(u32 id, u32 threads, bool predicate) {
   FMHAGEN_COUNT("bar.red");
-  return emulator::named_barrier_come("named_barrier_any", id, threads, true, predicate);
+  return emulator::named_barrier_come("named_barrier_any", id, threads, emulator::BARRIER_ANY,
+                                      predicate);
 }
 
 static inline void named_barrier_arrive(u32 id, u32 threads) {
   FMHAGEN_COUNT("bar.arrive");
-  emulator::named_barrier_come("named_barrier_arrive", id, threads, false);
+  emulator::named_barrier_come("named_barrier_arrive", id, threads, emulator::BARRIER_ARRIVE,
+                               false);
 }
 
 static inline void mbarrier_init(u32 barrier, u32 count) {

@@ -1,6 +1,6 @@
 // Tensor maps, boxes and swizzles of sm90 (PTX ISA 8.8, sections 5.5 and 9.7.9.27).
 #pragma once
-#include "barriers.h"
+#include "registers.h"
 
 // Opaque to kernels; see emulator::EncodedMap.
 struct alignas(64) TensorMap {
