@@ -35,6 +35,15 @@ CASES: dict[str, tuple[str, str]] = {
     "barrier_id": ("barrier", "named_barrier_sync(16, 128);"),
     "barrier_odd_threads": ("barrier", "named_barrier_sync(1, 100);"),
     "barrier_lacks_threads": ("deadlock", "if (t < 64) named_barrier_sync(1, 96);"),
+    "barrier_any": (
+        "ok",
+        "for (u32 i = 0; i < 9; i++) { const bool wanted = i % 3 == 0;"
+        " if (named_barrier_any(2, 256, t == 200 && wanted) != wanted) *params.sink = 1; }",
+    ),
+    "barrier_mixed": (
+        "barrier",
+        "if (t < 64) { named_barrier_any(2, 256, false); } else { named_barrier_sync(2, 256); }",
+    ),
     "no_barrier": ("barrier", "mbarrier_arrive(smem_base() + 64);"),
     "barrier_twice": ("barrier", "if (t == 0) mbarrier_init(b, 1);"),
     "barrier_count": ("barrier", "if (t == 0) mbarrier_init(b + 8, 0);"),
@@ -129,11 +138,11 @@ TEXT = (
 
 
 def outcome_of(case: str, seed: int, *, checks: Checks = Checks.ALL) -> EmulatorError | Report:
-    """Run one snippet."""
+    """Run one snippet; one that finds a wrong value itself sets `sink`."""
     out = aligned((256,), np.float32)
     source = aligned((64, 64), np.uint16)
     sink = aligned((1,), np.int32)
-    return fault_of(
+    outcome = fault_of(
         build(TEXT, THREADS, SMEM_BYTES),
         params=pack(
             matrix_map(source, 64, 64, 128),
@@ -148,6 +157,8 @@ def outcome_of(case: str, seed: int, *, checks: Checks = Checks.ALL) -> Emulator
         entry_registers=ENTRY_REGISTERS,
         checks=checks,
     )
+    assert sink[0] == 0, f"{case}, seed {seed}: a wrong value"
+    return outcome
 
 
 @pytest.mark.parametrize("case", CASES)

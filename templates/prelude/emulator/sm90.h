@@ -12,6 +12,7 @@ static void target_begin_run() { choose_multiply(); }
 
 static void target_begin_block() {
   barriers_begin_block();
+  registers_begin_block();
   matrix_begin_block();
   memset(static_cast<void*>(thread_stores), 0, sizeof thread_stores);
 }

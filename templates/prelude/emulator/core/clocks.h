@@ -95,7 +95,7 @@ static inline void acquire_from(const Knowledge& published, u32 warp) {
   knowledge[warp].touched = true;
 }
 
-// ---- proxy fences --------------------------------------------------------------------------------
+// ---- proxy fences -------------------------------------------------------------------------------
 
 // The lanes of the running warp meet, and their memory accesses with them.
 static inline void share_lane_writes() {
