@@ -1,0 +1,78 @@
+"""Runs of an emitted file, as it is or changed, on the emulator: text in, O, LSE and report out."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import numpy.typing as npt
+
+from fmhagen.compile import compile_source
+from fmhagen.compile.binary import Binary
+from fmhagen.emit import emit_source
+from fmhagen.lower import lower
+from fmhagen.plan import Plan
+from fmhagen.runtime.calls import Calls
+from fmhagen.runtime.emulator import Report
+from fmhagen.runtime.emulator_backend import EmulatorBackend, EmulatorOptions
+from fmhagen.runtime.launcher import Launcher
+from fmhagen.schedule import Schedule
+from fmhagen.select import candidates, default_schedule
+from fmhagen.source import Source
+from fmhagen.spec import AttentionSpec
+from fmhagen.targets import find_target
+
+TARGET_NAMES = ("sm90", "gfx942")
+
+Tensors = tuple[npt.NDArray, npt.NDArray, npt.NDArray]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """What one run gave."""
+
+    o: npt.NDArray
+    lse: npt.NDArray | None
+    report: Report
+
+
+@functools.cache
+def plan_of(spec: AttentionSpec, target: str, schedule: Schedule | None = None) -> Plan:
+    """Lower a spec, by default with the schedule that a user gets."""
+    chip = find_target(target)
+    return lower(spec, default_schedule(spec, chip) if schedule is None else schedule, chip)
+
+
+@functools.cache
+def alternatives(spec: AttentionSpec, target: str) -> tuple[Schedule, ...]:
+    """Every schedule of the target for a spec but the default one."""
+    return candidates(spec, find_target(target))[1:]
+
+
+def with_text(source: Source, text: str) -> Source:
+    """Return a source with another text."""
+    return dataclasses.replace(source, text=text)
+
+
+@functools.cache
+def library(source: Source) -> Binary:
+    """Compile a source for the emulator; once a process, and once a session by the cache."""
+    return compile_source(source, for_emulator=True)
+
+
+def emulate(
+    plan: Plan,
+    tensors: Tensors,
+    *,
+    source: Source | None = None,
+    options: EmulatorOptions | None = None,
+    scale: float | None = None,
+    out: npt.NDArray | None = None,
+    want_lse: bool = True,
+) -> Run:
+    """Run one call of the public interface, but of any source, and keep the report."""
+    source = emit_source(plan) if source is None else source
+    backend = EmulatorBackend(options or EmulatorOptions())
+    launcher = Launcher(plan, backend, lambda: library(source))
+    result = Calls(lambda q: launcher)(*tensors, scale, out, want_lse)
+    o, lse = result if want_lse else (result, None)
+    return Run(o=o, lse=lse, report=launcher.load(0).report)

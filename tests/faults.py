@@ -1,0 +1,757 @@
+"""Planted faults: small edits of emitted files, and the diagnosis that each must get.
+
+An edit must match a stated number of times, so that a change of a template cannot disarm a fault
+unseen: the test fails and asks for the table to be kept in step.
+"""
+
+import re
+from dataclasses import dataclass
+
+WRONG_RESULT = "wrong result"  # no alarm, but O or LSE differ from float64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """One replacement in an emitted file; any white space matches any other.
+
+    Attributes:
+        old: the text to find.
+        new: what stands there instead.
+        count: how often `old` occurs; None means at least once.
+        only: the occurrence to replace, from 0; None means all.
+    """
+
+    old: str
+    new: str
+    count: int | None = 1
+    only: int | None = None
+
+    def apply(self, text: str) -> str:
+        """Return the edited text.
+
+        Raises:
+            AssertionError: the text does not hold `old` as often as it should.
+        """
+        found = list(re.finditer(r"\s+".join(map(re.escape, self.old.split())), text))
+        if self.count is None:
+            assert found, f"{self.old!r} does not occur"
+        else:
+            assert len(found) == self.count, f"{self.old!r} occurs {len(found)} times"
+        chosen = found if self.only is None else [found[self.only]]
+        for match in reversed(chosen):
+            text = text[: match.start()] + self.new + text[match.end() :]
+        return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """One fault.
+
+    Attributes:
+        name: what is wrong, as an identifier.
+        edits: what makes it so.
+        kinds: the kinds of alarm that name it rightly, or WRONG_RESULT.
+        words: each alarm's message holds one of these.
+        magnitude: of the queries; large ones force the softmax to move its reference.
+        lone_rows: run with one query row a head instead, as in decoding.
+    """
+
+    name: str
+    edits: tuple[Edit, ...]
+    kinds: tuple[str, ...]
+    words: tuple[str, ...] = ("",)
+    magnitude: float = 1.0
+
+    def apply(self, text: str) -> str:
+        """Return an emitted file with the fault in it."""
+        for edit in self.edits:
+            text = edit.apply(text)
+        return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Benign:
+    """An edit that must change nothing, and why: what looks like a fault and is none."""
+
+    name: str
+    edits: tuple[Edit, ...]
+    why: str
+
+
+def drop(old: str, count: int | None = 1, only: int | None = None) -> tuple[Edit, ...]:
+    """Return the edit that removes a statement."""
+    return (Edit(old=old, new=";", count=count, only=only),)
+
+
+def swap(old: str, new: str, count: int | None = 1, only: int | None = None) -> tuple[Edit, ...]:
+    """Return the edit that replaces one text by another."""
+    return (Edit(old=old, new=new, count=count, only=only),)
+
+
+K_FULL = "wait_full<STAGES>(smem + K_FULL, steps);"
+V_FULL = "wait_full<STAGES>(smem + V_FULL, steps - 1);"
+Q_FULL = "wait_full<Q_STAGES>(smem + Q_FULL, tiles"
+O_FULL = "wait_full<Q_STAGES>(smem + O_FULL, tiles);"
+Q_EMPTY = "wait_empty<Q_STAGES>(smem + Q_EMPTY, tiles);"
+K_EMPTY = "wait_empty<STAGES>(smem + K_EMPTY, use);"
+V_EMPTY = "wait_empty<STAGES>(smem + V_EMPTY, use);"
+RELEASE_K = "release<STAGES>(smem + K_EMPTY, steps);"
+RELEASE_V = "release<STAGES>(smem + V_EMPTY, steps - 1);"
+RELEASE_O = "release<Q_STAGES>(smem + O_FULL, tiles);"
+EVERY = None  # all occurrences, at least one
+UNORDERED = ("race", "uninitialised")
+
+SM90 = (
+    # ---- waits ----
+    Fault(
+        name="no_wait_for_k_full",
+        edits=drop(K_FULL, EVERY),
+        kinds=UNORDERED,
+        words=("SMEM_K",),
+    ),
+    Fault(
+        name="no_wait_for_k_full_in_the_inner_loop",
+        edits=swap(
+            "do { --n_tile; // S = Q K^T wait_full<STAGES>(smem + K_FULL, steps);",
+            "do { --n_tile;",
+        ),
+        kinds=UNORDERED,
+        words=("SMEM_K",),
+    ),
+    Fault(
+        name="no_wait_for_v_full",
+        edits=drop(V_FULL, EVERY),
+        kinds=UNORDERED,
+        words=("SMEM_V",),
+    ),
+    Fault(
+        name="no_wait_for_the_last_v_full",
+        edits=drop(V_FULL, EVERY, only=-1),
+        kinds=UNORDERED,
+        words=("SMEM_V",),
+    ),
+    Fault(
+        name="no_wait_for_q_full",
+        edits=swap(Q_FULL, "(void)(tiles", EVERY),
+        kinds=UNORDERED,
+        words=("SMEM_Q",),
+    ),
+    Fault(name="no_wait_for_q_empty", edits=drop(Q_EMPTY), kinds=("race",), words=("SMEM_Q",)),
+    Fault(
+        name="no_wait_for_k_empty",
+        edits=drop(K_EMPTY),
+        kinds=("race", "barrier"),  # the producer may lap the loads that are still in flight
+        words=("SMEM_K", "K_FULL"),
+    ),
+    Fault(name="no_wait_for_v_empty", edits=drop(V_EMPTY), kinds=("race",), words=("SMEM_V",)),
+    Fault(name="no_wait_for_o_full", edits=drop(O_FULL), kinds=UNORDERED, words=("SMEM_Q",)),
+    # ---- phases ----
+    Fault(
+        name="wrong_phase_of_every_full_barrier",
+        edits=swap(
+            "mbarrier_wait(barriers + use % COUNT * BARRIER_BYTES, use / COUNT % 2);",
+            "mbarrier_wait(barriers + use % COUNT * BARRIER_BYTES, use / COUNT % 2 ^ 1);",
+        ),
+        kinds=(*UNORDERED, "deadlock"),
+    ),
+    Fault(
+        name="wrong_phase_of_k_full",
+        edits=swap(K_FULL, "wait_full<STAGES>(smem + K_FULL, steps + STAGES);", EVERY),
+        kinds=(*UNORDERED, "deadlock"),
+        words=("SMEM_K", "K_FULL"),
+    ),
+    Fault(
+        name="wrong_phase_of_every_empty_barrier",
+        edits=swap("use / COUNT % 2 ^ 1);", "use / COUNT % 2);"),
+        kinds=("deadlock",),
+        words=("_EMPTY",),
+    ),
+    Fault(
+        name="phase_that_never_turns",
+        edits=swap("use / COUNT % 2);", "0);"),
+        kinds=(*UNORDERED, "deadlock"),
+    ),
+    # ---- arrivals ----
+    Fault(
+        name="no_release_of_k",
+        edits=drop(RELEASE_K, EVERY),
+        kinds=("deadlock",),
+        words=("K_EMPTY",),
+    ),
+    Fault(
+        name="no_release_of_the_first_k",
+        edits=drop(RELEASE_K, EVERY, only=0),
+        kinds=("deadlock", "race"),
+        words=("K_EMPTY", "SMEM_K"),
+    ),
+    Fault(
+        name="no_release_of_v",
+        edits=drop(RELEASE_V, EVERY),
+        kinds=("deadlock",),
+        words=("V_EMPTY",),
+    ),
+    Fault(name="no_release_of_o", edits=drop(RELEASE_O), kinds=("deadlock",), words=("O_FULL",)),
+    Fault(
+        name="no_release_of_q",
+        edits=drop("mbarrier_arrive(smem + Q_EMPTY + tiles % Q_STAGES * BARRIER_BYTES);"),
+        kinds=("deadlock",),
+        words=("Q_EMPTY",),
+    ),
+    Fault(
+        name="release_of_k_twice",
+        edits=swap(RELEASE_K, RELEASE_K + RELEASE_K, EVERY),
+        kinds=("race", "deadlock", "barrier"),
+        words=("K_EMPTY", "SMEM_K"),
+    ),
+    Fault(
+        name="half_of_the_bytes_expected",
+        edits=swap(
+            "mbarrier_arrive_expect_tx(barrier, DEPTH / BOX_COLUMNS * BOX_BYTES);",
+            "mbarrier_arrive_expect_tx(barrier, DEPTH / BOX_COLUMNS * BOX_BYTES / 2);",
+        ),
+        kinds=("deadlock", "barrier", *UNORDERED),
+    ),
+    Fault(
+        name="more_bytes_expected_than_come",
+        edits=swap(
+            "mbarrier_arrive_expect_tx(barrier, DEPTH / BOX_COLUMNS * BOX_BYTES);",
+            "mbarrier_arrive_expect_tx(barrier, DEPTH / BOX_COLUMNS * BOX_BYTES + 16);",
+        ),
+        kinds=("deadlock",),
+        words=("bytes pending",),
+    ),
+    Fault(
+        name="one_arrival_too_many_expected",
+        edits=swap(
+            "mbarrier_init(smem + K_EMPTY + stage * BARRIER_BYTES, CONSUMER_WARPS);",
+            "mbarrier_init(smem + K_EMPTY + stage * BARRIER_BYTES, CONSUMER_WARPS + 1);",
+        ),
+        kinds=("deadlock", "race"),
+        words=("K_EMPTY", "SMEM_K"),
+    ),
+    Fault(
+        name="one_arrival_too_few_expected",
+        edits=swap(
+            "mbarrier_init(smem + K_EMPTY + stage * BARRIER_BYTES, CONSUMER_WARPS);",
+            "mbarrier_init(smem + K_EMPTY + stage * BARRIER_BYTES, CONSUMER_WARPS - 1);",
+        ),
+        kinds=("race", "barrier", "deadlock"),
+        words=("K_EMPTY", "SMEM_K"),
+    ),
+    # ---- matrix instructions ----
+    Fault(
+        name="no_wait_for_the_first_s",
+        edits=drop("wgmma_wait<0>();", EVERY, only=0),
+        kinds=("matrix", "race"),
+    ),
+    Fault(name="no_wait_for_s", edits=drop("wgmma_wait<1>();", EVERY), kinds=("matrix", "race")),
+    Fault(
+        name="wait_for_s_one_group_short",
+        edits=swap("wgmma_wait<1>();", "wgmma_wait<2>();", EVERY),
+        kinds=("matrix", "race"),
+    ),
+    Fault(
+        name="no_wait_for_o_before_it_is_rescaled",
+        edits=swap("wgmma_wait<0>();\n        rescale(", "rescale("),
+        kinds=("matrix",),
+        words=("wait is missing",),
+    ),
+    Fault(
+        name="no_wait_before_v_is_released",
+        edits=swap("wgmma_wait<0>(); " + RELEASE_V, RELEASE_V, EVERY),
+        kinds=("matrix", "race", "divergence"),
+    ),
+    Fault(
+        name="no_wait_for_the_last_o",
+        edits=drop("wgmma_wait<0>();", EVERY, only=-1),
+        kinds=("matrix", "race"),
+    ),
+    Fault(
+        name="no_fence_before_wgmma",
+        edits=swap("; wgmma_fence();", ";", EVERY),
+        kinds=("matrix",),
+        words=("wgmma_fence",),
+    ),
+    Fault(
+        name="no_fence_in_masked_steps",
+        edits=(
+            *swap("wgmma_fence(); gemm_qk", "gemm_qk", EVERY, only=1),
+            *swap("wgmma_fence(); gemm_pv", "gemm_pv", EVERY, only=0),
+        ),
+        kinds=("matrix",),
+        words=("wgmma_fence",),
+    ),
+    Fault(
+        name="no_commit_of_s",
+        edits=drop("wgmma_commit();", EVERY, only=1),
+        kinds=("matrix", "race", "unfinished"),
+    ),
+    Fault(
+        name="wrong_swizzle_of_k",
+        edits=swap("8 * ROW_BYTES >> 4 | 1u << 30;", "8 * ROW_BYTES >> 4 | 2u << 30;", 2, only=0),
+        kinds=(WRONG_RESULT, "misaligned"),
+        words=("descriptor", ""),
+    ),
+    Fault(
+        name="wrong_swizzle_of_v",
+        edits=swap("8 * ROW_BYTES >> 4 | 1u << 30;", "8 * ROW_BYTES >> 4 | 2u << 30;", 2, only=1),
+        kinds=(WRONG_RESULT, "misaligned", *UNORDERED),
+    ),
+    Fault(
+        name="no_swizzle_of_k",
+        edits=swap("8 * ROW_BYTES >> 4 | 1u << 30;", "8 * ROW_BYTES >> 4;", 2, only=0),
+        kinds=(WRONG_RESULT,),
+    ),
+    Fault(
+        name="wrong_stride_in_the_descriptor_of_v",
+        edits=swap("8 * ROW_BYTES >> 4 | 1u << 30;", "4 * ROW_BYTES >> 4 | 1u << 30;", 2, only=1),
+        kinds=(WRONG_RESULT,),
+    ),
+    # ---- tiles handed back too early ----
+    Fault(
+        name="k_released_before_s_is_complete",
+        edits=(
+            *swap(RELEASE_K, ";", EVERY),
+            *swap(
+                "wgmma_commit(); wgmma_wait<0>();",
+                f"wgmma_commit(); {RELEASE_K} wgmma_wait<0>();",
+                EVERY,
+                only=0,
+            ),
+            *swap("wgmma_commit(); // O = O + P V", f"wgmma_commit(); {RELEASE_K} //", EVERY),
+        ),
+        kinds=("race", "barrier"),
+        words=("SMEM_K", "K_FULL"),
+    ),
+    Fault(
+        name="k_released_before_s_is_complete_in_masked_steps",
+        edits=swap(
+            f"wgmma_wait<1>(); {RELEASE_K} mask_scores",
+            f"{RELEASE_K} wgmma_wait<1>(); mask_scores",
+        ),
+        kinds=("race",),
+        words=("SMEM_K",),
+    ),
+    Fault(
+        name="v_released_before_o_is_complete",
+        edits=swap(f"wgmma_wait<0>(); {RELEASE_V}", f"{RELEASE_V} wgmma_wait<0>();", EVERY),
+        kinds=("race",),
+        words=("SMEM_V",),
+    ),
+    Fault(
+        name="o_handed_over_before_it_is_staged",
+        edits=(
+            *swap("proxy_fence(); warp_sync(); " + RELEASE_O, ";"),
+            *swap(
+                "sync(1 + group, GROUP_THREADS); stage_output(o,",
+                f"sync(1 + group, GROUP_THREADS); proxy_fence(); warp_sync(); {RELEASE_O}"
+                " stage_output(o,",
+            ),
+        ),
+        kinds=("race", "proxy", "uninitialised"),
+        words=("SMEM_Q",),
+    ),
+    # ---- fences and meetings ----
+    Fault(
+        name="no_proxy_fence_before_o_is_sent",
+        edits=swap("; proxy_fence();", ";"),
+        kinds=("proxy",),
+        words=("proxy fence",),
+    ),
+    Fault(
+        name="no_meeting_after_the_barriers_are_initialised",
+        edits=swap("} block_sync();", "}"),
+        kinds=("race", "barrier"),
+        words=("barrier",),
+    ),
+    Fault(
+        name="no_fence_after_the_barriers_are_initialised",
+        edits=swap("} mbarrier_init_fence();", "}"),
+        kinds=("barrier", "proxy"),
+        words=("init",),
+    ),
+    Fault(
+        name="no_wait_until_o_has_been_read",
+        edits=swap("; tma_store_wait_read();", ";"),
+        kinds=("race", "unfinished"),
+        words=("SMEM_Q", "tma_store_wait_read"),
+    ),
+    Fault(
+        name="no_commit_of_the_store_of_o",
+        edits=swap("} tma_store_commit();", "}"),
+        kinds=("race", "unfinished"),
+        words=("SMEM_Q", "tma_store_commit"),
+    ),
+    Fault(
+        name="named_barrier_with_a_warp_too_few",
+        edits=swap(
+            "named_barrier_sync(1 + group, GROUP_THREADS);",
+            "if (thread_index() % 128 >= 32) named_barrier_sync(1 + group, GROUP_THREADS);",
+        ),
+        kinds=("deadlock",),
+        words=("named",),
+    ),
+    # ---- places ----
+    Fault(
+        name="k_from_the_tile_next_door",
+        edits=swap("k_steps, n_tile - 1, head_kv, batch", "k_steps, n_tile, head_kv, batch"),
+        kinds=(WRONG_RESULT,),
+    ),
+    Fault(
+        name="v_of_the_query_head",
+        edits=swap("v_steps, n_tile, head_kv, batch", "v_steps, n_tile, head, batch"),
+        kinds=(WRONG_RESULT,),
+    ),
+    Fault(
+        name="q_one_row_too_far",
+        edits=swap("tile.m_first, head, batch", "tile.m_first + 1, head, batch"),
+        kinds=(WRONG_RESULT,),
+    ),
+    Fault(
+        name="o_one_row_too_far",
+        edits=swap("static_cast<i32>(tile.m_first),", "static_cast<i32>(tile.m_first + 1),"),
+        kinds=("unwritten", "written_twice"),
+    ),
+    Fault(
+        name="lse_one_row_too_many",
+        edits=swap("if (m < params.seqlen_q) {", "if (m <= params.seqlen_q) {"),
+        kinds=("out_of_bounds", "written_twice"),
+        words=("store_global_f32", "lse"),
+    ),
+    Fault(
+        name="two_threads_produce",
+        edits=swap("if (thread_index() == 0) { produce", "if (thread_index() < 2) { produce"),
+        kinds=("barrier", "race", "deadlock"),
+    ),
+    # ---- arithmetic ----
+    Fault(
+        name="one_key_too_many_visible",
+        edits=swap("column < thread_end", "column <= thread_end"),
+        kinds=(WRONG_RESULT,),
+    ),
+    Fault(
+        name="one_key_too_few_visible",
+        edits=swap("column + 1 < thread_end", "column + 2 < thread_end"),
+        kinds=(WRONG_RESULT,),
+    ),
+    Fault(
+        name="one_key_tile_too_few",
+        edits=swap(
+            "last_row_end, 0, seqlen_k)) + TILE_N - 1) / TILE_N",
+            "last_row_end, 0, seqlen_k))) / TILE_N",
+        ),
+        kinds=(WRONG_RESULT,),
+    ),
+    Fault(
+        name="one_step_unmasked_that_is_not",
+        edits=swap(
+            "keys.unmasked = static_cast<u32>(clamp(first_row_end, 0, seqlen_k)) / TILE_N;",
+            "keys.unmasked = static_cast<u32>(clamp(first_row_end, 0, seqlen_k)) / TILE_N + 1;",
+        ),
+        kinds=(WRONG_RESULT,),
+    ),
+    Fault(
+        name="wrong_column_of_a_lane",
+        edits=swap("return thread_index() % 4 * 2;", "return thread_index() % 4;"),
+        kinds=(WRONG_RESULT,),
+    ),
+    Fault(
+        name="probabilities_packed_in_the_wrong_order",
+        edits=swap("pack_bf16x2(s[2 * i], s[2 * i + 1])", "pack_bf16x2(s[2 * i + 1], s[2 * i])"),
+        kinds=(WRONG_RESULT,),
+    ),
+    Fault(
+        name="o_staged_without_the_swizzle",
+        edits=swap("(chunk % 8 ^ row % 8) * 16", "chunk % 8 * 16"),
+        kinds=(WRONG_RESULT,),
+    ),
+    Fault(
+        name="o_not_rescaled",
+        edits=swap("o[i] *= alpha[i / 2 % 2];", "o[i] *= 1.0f;"),
+        kinds=(WRONG_RESULT,),
+    ),
+    Fault(
+        name="overflow_not_noticed",
+        edits=swap("return !(step_sum[0] < limit && step_sum[1] < limit);", "return false;"),
+        kinds=(WRONG_RESULT,),
+        magnitude=60.0,
+    ),
+    Fault(
+        name="overflow_repaired_with_the_wrong_rows",
+        edits=swap("(chunk + lane / 16) ^ q_row % 8", "(chunk + lane / 16) ^ (q_row + 1) % 8"),
+        kinds=(WRONG_RESULT,),
+        magnitude=60.0,
+    ),
+    Fault(
+        name="row_maximum_of_half_a_row",
+        edits=swap("largest[half] = maximum(largest[half], shuffle_xor(largest[half], 2));", ";"),
+        kinds=(WRONG_RESULT, "race", "matrix", "divergence"),
+        magnitude=60.0,
+    ),
+    Fault(
+        name="row_sum_of_half_a_row",
+        edits=swap("sum[half] += shuffle_xor(sum[half], 2);", ";"),
+        kinds=(WRONG_RESULT,),
+    ),
+)
+
+SM90_BENIGN = (
+    Benign(
+        name="no_named_barrier_before_o_is_staged",
+        edits=drop("named_barrier_sync(1 + group, GROUP_THREADS);"),
+        why="a warp stages its O over the sixteen rows of Q that it alone multiplies, and its wait"
+        " for S covered the whole warpgroup's products",
+    ),
+    Benign(
+        name="no_warp_sync_before_o_is_handed_over",
+        edits=swap("; warp_sync();", ";"),
+        why="not seen: the lanes of a warp are one agent of the race detector",
+    ),
+    Benign(
+        name="no_fence_before_a_product_whose_a_registers_were_written",
+        edits=swap("wgmma_fence(); gemm_pv", "gemm_pv", EVERY, only=-1),
+        why="not seen: which registers ordinary code has written shows in accumulators only",
+    ),
+)
+
+GFX942 = (
+    # ---- LDS ----
+    Fault(
+        name="lds_read_before_its_write_has_landed",
+        edits=swap("; wait_lds();", ";", EVERY),
+        kinds=("race",),
+        words=("ds_write_b128",),
+    ),
+    Fault(
+        name="first_lds_read_before_its_write_has_landed",
+        edits=swap("; wait_lds();", ";", EVERY, only=0),
+        kinds=("race",),
+        words=("ds_write_b128",),
+    ),
+    Fault(
+        name="lds_read_before_its_write_has_landed_in_masked_steps",
+        edits=swap("; wait_lds();", ";", EVERY, only=-1),
+        kinds=("race",),
+        words=("ds_write_b128",),
+    ),
+    Fault(
+        name="no_wait_before_the_first_barrier_but_after_it",
+        edits=swap("wait_lds(); block_barrier();", "block_barrier(); wait_lds();", EVERY, only=0),
+        kinds=("race",),
+        words=("ds_write_b128",),
+    ),
+    Fault(
+        name="no_barrier_at_all",
+        edits=swap("; block_barrier();", ";", EVERY),
+        kinds=UNORDERED,
+        words=("ds_read_b128", "ds_write_b128"),
+    ),
+    Fault(
+        name="no_barrier_before_the_first_step",
+        edits=swap("; block_barrier();", ";", EVERY, only=0),
+        kinds=UNORDERED,
+        words=("ds_read_b128", "ds_write_b128"),
+    ),
+    Fault(
+        name="no_barrier_in_unmasked_steps",
+        edits=swap("; block_barrier();", ";", EVERY, only=1),
+        kinds=UNORDERED,
+        words=("ds_read_b128", "ds_write_b128"),
+    ),
+    Fault(
+        name="no_barrier_in_masked_steps",
+        edits=swap("; block_barrier();", ";", EVERY, only=-1),
+        kinds=UNORDERED,
+        words=("ds_read_b128", "ds_write_b128"),
+    ),
+    Fault(
+        name="barrier_that_one_wave_skips",
+        edits=swap("; block_barrier();", "; if (wave != 0) block_barrier();", EVERY, only=0),
+        kinds=("race", "uninitialised", "deadlock"),
+    ),
+    Fault(
+        name="one_stage_only",
+        edits=drop("stage ^= 1;", EVERY),
+        kinds=UNORDERED,
+        words=("ds_read_b128", "ds_write_b128"),
+    ),
+    Fault(
+        name="one_stage_only_in_masked_steps",
+        edits=drop("stage ^= 1;", EVERY, only=-1),
+        kinds=("race", WRONG_RESULT),
+    ),
+    Fault(
+        name="stages_that_overlap",
+        edits=swap(
+            "stage * V_TILE_BYTES); wait_lds", "stage * V_TILE_BYTES - 16); wait_lds", EVERY
+        ),
+        kinds=("race", WRONG_RESULT),
+    ),
+    Fault(
+        name="lds_address_not_aligned",
+        edits=swap("column * 16, tile.k[i]);", "column * 16 + 8, tile.k[i]);"),
+        kinds=("misaligned",),
+        words=("ds_write_b128",),
+    ),
+    # ---- lane maps ----
+    Fault(
+        name="accumulator_rows_of_the_other_half_wave_in_the_epilogue",
+        edits=swap(
+            "row_bytes(params.o_stride_m) + lane_eight() * 2",
+            "row_bytes(params.o_stride_m) + (8 - lane_eight()) * 2",
+        ),
+        kinds=(WRONG_RESULT,),
+    ),
+    Fault(
+        name="accumulator_elements_out_of_order_in_the_epilogue",
+        edits=swap(
+            "const u32 element = i % 2 * 8 + 2 * j; eight",
+            "const u32 element = i % 2 * 8 + (2 * j ^ 2); eight",
+        ),
+        kinds=(WRONG_RESULT,),
+    ),
+    Fault(
+        name="operand_rows_not_permuted",
+        edits=swap("return (row & 0x13u) | (row & 4u) << 1 | (row & 8u) >> 1;", "return row;"),
+        kinds=(WRONG_RESULT, "race", "uninitialised"),
+    ),
+    Fault(
+        name="wrong_eight_of_a_lane",
+        edits=swap("return thread_index() % 64 / 32 * 8;", "return thread_index() % 64 / 32 * 4;"),
+        kinds=(WRONG_RESULT, "misaligned", "written_twice"),
+    ),
+    Fault(
+        name="halves_of_v_exchanged",
+        edits=swap("odd ? 0x07060302u : 0x05040100u", "odd ? 0x05040100u : 0x07060302u"),
+        kinds=(WRONG_RESULT,),
+    ),
+    Fault(
+        name="k_written_with_another_swizzle",
+        edits=swap(
+            "thread % K_EIGHTS ^ k_swizzle(n_row)", "thread % K_EIGHTS ^ k_swizzle(n_row + 1)"
+        ),
+        kinds=(WRONG_RESULT,),
+    ),
+    Fault(
+        name="v_written_with_another_swizzle",
+        edits=swap("^ v_swizzle(dv_row)", "^ v_swizzle(dv_row ^ 2)"),
+        kinds=(WRONG_RESULT,),
+    ),
+    Fault(
+        name="second_half_of_a_fragment_twice",
+        edits=swap(
+            "mfma_32x32x8_bf16(four_of(v, 0), four_of(p[i], 0), o[block])",
+            "mfma_32x32x8_bf16(four_of(v, 1), four_of(p[i], 1), o[block])",
+        ),
+        kinds=(WRONG_RESULT,),
+    ),
+    # ---- bounds ----
+    Fault(
+        name="o_stored_one_row_too_many",
+        edits=swap(
+            "row_buffer(heads.o, params.o_stride_m, params.seqlen_q,",
+            "row_buffer(heads.o, params.o_stride_m, params.seqlen_q + 1,",
+        ),
+        kinds=("out_of_bounds", "written_twice"),
+        words=("buffer_store_dwordx4", "out"),
+    ),
+    Fault(
+        name="o_stored_without_a_limit",
+        edits=swap(
+            "row_buffer(heads.o, params.o_stride_m, params.seqlen_q,",
+            "row_buffer(heads.o, params.o_stride_m, ~0u,",
+        ),
+        kinds=("out_of_bounds", "written_twice"),
+        words=("buffer_store_dwordx4", "out"),
+    ),
+    Fault(
+        name="lse_stored_one_row_too_many",
+        edits=swap("m >= params.seqlen_q) {", "m > params.seqlen_q) {"),
+        kinds=("out_of_bounds", "written_twice"),
+        words=("global_store_dword", "lse"),
+    ),
+    Fault(
+        name="keys_loaded_without_a_limit",
+        edits=swap(
+            "row_buffer(heads.k, params.k_stride_n, params.seqlen_k,",
+            "row_buffer(heads.k, params.k_stride_n, ~0u,",
+        ),
+        kinds=("out_of_bounds",),
+        words=("buffer_load_dwordx4",),
+    ),
+    Fault(
+        name="values_loaded_one_row_too_many",
+        edits=swap(
+            "row_buffer(heads.v, params.v_stride_n, params.seqlen_k,",
+            "row_buffer(heads.v, params.v_stride_n, params.seqlen_k + 1,",
+        ),
+        kinds=("out_of_bounds",),
+        words=("buffer_load_dword",),
+    ),
+    Fault(
+        name="queries_of_the_wave_next_door",
+        edits=swap(
+            "load_query(q, params, heads, m_wave);",
+            "load_query(q, params, heads, m_wave ^ WAVE_ROWS);",
+        ),
+        kinds=(WRONG_RESULT,),
+    ),
+    Fault(
+        name="key_head_of_the_query_head",
+        edits=swap(
+            "const i64 hk = tile.head / params.heads_per_group;", "const i64 hk = tile.head;"
+        ),
+        kinds=("out_of_bounds", WRONG_RESULT),
+    ),
+    # ---- arithmetic ----
+    Fault(
+        name="one_key_too_many_visible",
+        edits=swap("static_cast<i32>(j) < left", "static_cast<i32>(j) <= left"),
+        kinds=(WRONG_RESULT,),
+    ),
+    Fault(
+        name="one_key_too_few_visible",
+        edits=swap("static_cast<i32>(j) < left", "static_cast<i32>(j) < left - 1"),
+        kinds=(WRONG_RESULT,),
+    ),
+    Fault(
+        name="one_key_tile_too_few",
+        edits=swap(
+            "(visible_keys(params, m_end - 1) + TILE_N - 1) / TILE_N",
+            "visible_keys(params, m_end - 1) / TILE_N",
+        ),
+        kinds=(WRONG_RESULT,),
+    ),
+    Fault(
+        name="one_step_unmasked_that_is_not",
+        edits=swap(
+            "visible_keys(params, m_first) / TILE_N", "visible_keys(params, m_first) / TILE_N + 1"
+        ),
+        kinds=(WRONG_RESULT,),
+    ),
+    Fault(
+        name="row_maximum_of_half_a_row",
+        edits=swap("largest = maximum(largest, shuffle_xor(largest, 32));", ";"),
+        kinds=(WRONG_RESULT,),
+        magnitude=60.0,
+    ),
+    Fault(
+        name="row_sum_of_half_a_row",
+        edits=swap("row.sum + shuffle_xor(row.sum, 32)", "row.sum * 2.0f"),
+        kinds=(WRONG_RESULT,),
+    ),
+    Fault(
+        name="o_not_rescaled",
+        edits=swap("o[i / 16][i % 16] *= alpha;", "o[i / 16][i % 16] *= 1.0f;"),
+        kinds=(WRONG_RESULT,),
+        magnitude=60.0,
+    ),
+    Fault(
+        name="o_not_cleared",
+        edits=swap("; clear(o);", ";"),
+        kinds=("uninitialised",),
+        words=("register that nobody wrote",),
+    ),
+)
+
+GFX942_BENIGN: tuple[Benign, ...] = ()
