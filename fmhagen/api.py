@@ -126,6 +126,11 @@ class Kernel:
         self.spec = spec
         self.device = _device(device)
         self._target = None if target is None else find_target(target)
+        # The features behind a target's name, as in "gfx942:sramecc+:xnack-", are for the compiler.
+        _, _, features = (target or "").partition(":")
+        self._architecture = (
+            f"{self._target.compiler_arch}:{features}" if self._target and features else None
+        )
         self._schedule = schedule
         self._cache = cache
         self._options = emulator
@@ -256,7 +261,7 @@ class Kernel:
     def _compile(self, plan: Plan, memory: Memory) -> Binary:
         source = emit_source(plan)
         if memory != Memory.HOST:
-            return compile_source(source, cache=self._cache)
+            return compile_source(source, cache=self._cache, architecture=self._architecture)
         optimisation = "O1" if self._options is None else self._options.optimisation
         return compile_source(
             source, cache=self._cache, for_emulator=True, host_optimisation=optimisation

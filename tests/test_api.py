@@ -128,6 +128,16 @@ def test_an_explicit_gpu_that_is_not_here_is_an_error() -> None:
                 api.compile_kernel(SPEC, device=device)
 
 
+def test_features_behind_a_targets_name_reach_the_compiler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = []
+    monkeypatch.setattr(api, "compile_source", lambda source, **options: seen.append(options))
+    for name in ("mi300x:sramecc+:xnack-", "gfx942"):
+        _ = api.compile_kernel(SPEC, target=name).binary
+    assert [options["architecture"] for options in seen] == ["gfx942:sramecc+:xnack-", None]
+
+
 def test_emulator_options_reach_the_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
     from fmhagen.runtime.emulator import Emulator
 

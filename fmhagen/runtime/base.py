@@ -7,7 +7,7 @@ from typing import Protocol
 
 from fmhagen.compile.binary import Binary
 from fmhagen.plan import Plan, TensorMapPlan
-from fmhagen.runtime.launch_values import Operand
+from fmhagen.runtime.launch_values import Operand, Value
 from fmhagen.runtime.tensors import Memory, TensorView
 
 
@@ -15,12 +15,16 @@ class Loaded(Protocol):
     """A kernel that lies on one device, ready to launch."""
 
     def launch(
-        self, block: bytes, blocks: int, stream: int, tensors: tuple[TensorView, ...]
+        self,
+        values: list[Value],
+        blocks: int,
+        stream: int,
+        tensors: tuple[TensorView, ...],
     ) -> None:
         """Start the kernel; the caller's current device is what it was before.
 
         Args:
-            block: the packed parameter block; free to go when this returns.
+            values: of the fields of the parameter block, in the plan's order.
             blocks: blocks of the grid.
             stream: handle of the stream to run on; 0 is the legacy default stream.
             tensors: q, k, v, o and perhaps lse. The emulator checks accesses against them; a GPU

@@ -34,13 +34,15 @@ class Calls:
         # The quick path: torch tensors of a known layout. NOTE: every line here is paid for by
         # every call, so there are no records, no NumPy and no checks that the key has made.
         try:
+            # fmt: off
             key: tuple[Any, ...] = (
-                *(q.shape, q.stride(), q.dtype, q.device),
-                *(k.shape, k.stride(), k.dtype, k.device),
-                *(v.shape, v.stride(), v.dtype, v.device),
+                q.shape, q.stride(), q.dtype, q.get_device(),
+                k.shape, k.stride(), k.dtype, k.get_device(),
+                v.shape, v.stride(), v.dtype, v.get_device(),
             )
+            # fmt: on
             if out is not None:
-                key = (*key, out.shape, out.stride(), out.dtype, out.device)
+                key = (*key, out.shape, out.stride(), out.dtype, out.get_device())
             prepared = self._prepared[key]
         except (AttributeError, KeyError, TypeError):
             return self._first(q, k, v, scale, out, return_lse)
@@ -109,7 +111,7 @@ class Calls:
         if out is not None and not hasattr(out, "stride"):
             return
         tensors = [t.tensor for t in inputs] + ([] if out is None else [out])
-        key = tuple(x for t in tensors for x in (t.shape, t.stride(), t.dtype, t.device))
+        key = tuple(x for t in tensors for x in (t.shape, t.stride(), t.dtype, t.get_device()))
         if len(self._prepared) >= MAX_PREPARED:
             self._prepared.clear()
         self._prepared[key] = prepared

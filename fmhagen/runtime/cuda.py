@@ -6,44 +6,23 @@ happens. Nothing here synchronises, and the driver is first touched when a kerne
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
-import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from fmhagen.compile.binary import Binary
 from fmhagen.errors import LaunchError, RuntimeUnavailableError
 from fmhagen.plan import Plan, TensorMapPlan
+from fmhagen.runtime.cuda_driver import check, describe, entered, import_driver
 from fmhagen.runtime.cuda_maps import MAP_BYTES, MAX_SIZE, MAX_STRIDE_BYTES, encoder
-from fmhagen.runtime.launch_values import Operand
+from fmhagen.runtime.launch_values import Operand, Slots, Value, block_packer
 from fmhagen.runtime.tensors import Framework, Memory, TensorView
 
 if TYPE_CHECKING:
     from fmhagen.runtime.devices import DeviceReport
 
 COMPUTE_CAPABILITY = {"sm90": (9, 0)}
-_BLOCK_POINTER = ctypes.c_char_p * 1
-
-
-def check(driver: Any, call: str, result: tuple[Any, ...]) -> Any:
-    """Return what a driver call gave beside its error code: nothing, one value, or a tuple.
-
-    Raises:
-        LaunchError: the code is not success; the text names the call and the driver's reason.
-    """
-    code, *values = result
-    if int(code) != 0:
-        raise LaunchError(f"{call}: {describe(driver, code)}")
-    return values[0] if len(values) == 1 else tuple(values)
-
-
-def describe(driver: Any, code: Any) -> str:
-    """Return an error code with the driver's own words for it."""
-    _, text = driver.cuGetErrorString(code)
-    words = text.decode() if isinstance(text, bytes) else str(text)
-    return f"{getattr(code, 'name', code)} ({words})"
 
 
 class LoadedCuda:
@@ -57,48 +36,48 @@ class LoadedCuda:
         self._context = context
         self._context_handle = int(context)
         self._function = function
-        self._plan = plan
+        self._symbol = plan.symbol
         self._threads = plan.threads
         self._shared_bytes = shared_bytes
+        self._get_context = driver.cuCtxGetCurrent
+        self._launch = driver.cuLaunchKernel
+        packer = block_packer(plan)
+        self._pack_into = packer.pack_into
+        self._slots = Slots(packer.size)
 
     def launch(
-        self, block: bytes, blocks: int, stream: int, tensors: tuple[TensorView, ...] = ()
+        self,
+        values: list[Value],
+        blocks: int,
+        stream: int,
+        tensors: tuple[TensorView, ...] = (),
     ) -> None:
         """Start the kernel in its context; see `base.Loaded`.
 
         Raises:
             LaunchError: the driver refused.
         """
-        driver = self._driver
-        _, current = driver.cuCtxGetCurrent()
-        if int(current) != self._context_handle:
-            with entered(driver, self._context):
-                self._start(block, blocks, stream)
-        else:
-            self._start(block, blocks, stream)
-
-    def _start(self, block: bytes, blocks: int, stream: int) -> None:
-        # NOTE: kernelParams is an array of one pointer, to the whole block; the driver copies it.
-        pointers = _BLOCK_POINTER(block)
-        (code,) = self._driver.cuLaunchKernel(
-            *(self._function, blocks, 1, 1, self._threads, 1, 1, self._shared_bytes),
-            *(stream, ctypes.addressof(pointers), 0),
+        if int(self._get_context()[1]) != self._context_handle:
+            with entered(self._driver, self._context):
+                self.launch(values, blocks, stream, tensors)
+            return
+        slot = self._slots.take()
+        self._pack_into(slot.block, 0, *values)
+        threads, shared_bytes = self._threads, self._shared_bytes
+        # NOTE: the driver copies the block before it returns. The other way to hand over a block,
+        # `extra`, does not work through these bindings.
+        # fmt: off
+        (code,) = self._launch(
+            self._function, blocks, 1, 1, threads, 1, 1, shared_bytes, stream,
+            slot.params_address, 0,
         )
+        # fmt: on
+        self._slots.give(slot)
         if code:
             raise LaunchError(
-                f"{self._plan.symbol}: launch of {blocks} blocks of {self._threads} threads with"
-                f" {self._shared_bytes} bytes of shared memory: {describe(self._driver, code)}"
+                f"{self._symbol}: launch of {blocks} blocks of {threads} threads with"
+                f" {shared_bytes} bytes of shared memory: {describe(self._driver, code)}"
             )
-
-
-@contextlib.contextmanager
-def entered(driver: Any, context: Any) -> Iterator[None]:
-    """Make a context current, and the caller's again at the end."""
-    check(driver, "cuCtxPushCurrent", driver.cuCtxPushCurrent(context))
-    try:
-        yield
-    finally:
-        check(driver, "cuCtxPopCurrent", driver.cuCtxPopCurrent())
 
 
 class CudaBackend:
@@ -117,7 +96,7 @@ class CudaBackend:
         Raises:
             RuntimeUnavailableError: the package or the driver is not here.
         """
-        driver = self._given or _import()
+        driver = self._given or import_driver()
         try:
             (code,) = driver.cuInit(0)
         except RuntimeError as error:  # the library itself is missing
@@ -282,12 +261,3 @@ class CudaBackend:
             f"cuda:{device} has compute capability {found[0]}.{found[1]}; kernels for {target}"
             f" need exactly {words} (H100, H200)"
         )
-
-
-def _import() -> Any:
-    try:
-        return importlib.import_module("cuda.bindings.driver")
-    except ImportError as error:
-        raise RuntimeUnavailableError(
-            f"cuda-python is not here ({error}); install fmhagen[cuda]"
-        ) from error

@@ -16,7 +16,7 @@ from fmhagen.compile.flags import HostOptimisation
 from fmhagen.errors import EmulatorError
 from fmhagen.plan import Plan, TensorMapPlan
 from fmhagen.runtime.emulator import Buffer, Checks, Emulator, Region, Report, encode_tensor_map
-from fmhagen.runtime.launch_values import TENSORS, Operand
+from fmhagen.runtime.launch_values import TENSORS, Operand, Value, block_packer
 from fmhagen.runtime.tensors import Memory, TensorView
 
 _TURN = threading.Lock()  # a library has one static state, so threads take turns
@@ -46,12 +46,17 @@ class LoadedEmulator:
     def __init__(self, library: Path, plan: Plan, options: EmulatorOptions) -> None:
         """Load the library."""
         self._emulator = Emulator(library, plan.symbol)
+        self._packer = block_packer(plan)
         self._plan = plan
         self._options = options
         self.report: Report | None = None
 
     def launch(
-        self, block: bytes, blocks: int, stream: int, tensors: tuple[TensorView, ...]
+        self,
+        values: list[Value],
+        blocks: int,
+        stream: int,
+        tensors: tuple[TensorView, ...],
     ) -> None:
         """Run the grid to its end; see `base.Loaded`.
 
@@ -62,7 +67,7 @@ class LoadedEmulator:
         buffers = tuple(_buffers(tensors))
         with _TURN, _kept_gaps(tensors):
             self.report = self._emulator.run(
-                params=block,
+                params=self._packer.pack(*values),
                 grid=blocks,
                 threads=plan.threads,
                 smem_bytes=plan.shared_bytes,

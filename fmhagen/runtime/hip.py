@@ -7,7 +7,6 @@ the bindings that takes and gives what they do; it has not run on an AMD GPU yet
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import functools
 import importlib
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fmhagen.compile.binary import Binary
 from fmhagen.errors import LaunchError, RuntimeUnavailableError
 from fmhagen.plan import Plan, TensorMapPlan
-from fmhagen.runtime.launch_values import Operand
+from fmhagen.runtime.launch_values import Operand, Slots, Value, block_packer
 from fmhagen.runtime.tensors import Framework, Memory, TensorView
 
 if TYPE_CHECKING:
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 # hip-python 10 and newer; then the package of one release for one ROCm.
 _MODULES = ("rocm.bindings.hip", "hip.hip")
-_BLOCK_POINTER = ctypes.c_char_p * 1
 
 
 def check(call: str, result: tuple[Any, ...]) -> Any:
@@ -65,33 +63,41 @@ class LoadedHip:
         self._function = function
         self._plan = plan
         self._shared_bytes = shared_bytes
+        packer = block_packer(plan)
+        self._pack_into = packer.pack_into
+        self._slots = Slots(packer.size)
 
     def launch(
-        self, block: bytes, blocks: int, stream: int, tensors: tuple[TensorView, ...] = ()
+        self,
+        values: list[Value],
+        blocks: int,
+        stream: int,
+        tensors: tuple[TensorView, ...] = (),
     ) -> None:
         """Start the kernel on its device; see `base.Loaded`.
 
         Raises:
             LaunchError: the driver refused.
         """
-        _, current = self._hip.hipGetDevice()
-        if current == self._device:
-            self._start(block, blocks, stream)
-        else:
+        if self._hip.hipGetDevice()[1] != self._device:
             with on_device(self._hip, self._device):
-                self._start(block, blocks, stream)
-
-    def _start(self, block: bytes, blocks: int, stream: int) -> None:
-        # NOTE: kernelParams is an array of one pointer, to the whole block, which HIP copies by
-        # the size in the code object's metadata. The bindings take the array's address as an int.
-        pointers = _BLOCK_POINTER(block)
+                self.launch(values, blocks, stream, tensors)
+            return
+        slot = self._slots.take()
+        self._pack_into(slot.block, 0, *values)
+        # NOTE: HIP copies the block by the size in the code object's metadata. The bindings take
+        # the address of the array of pointers as an int.
+        threads = self._plan.threads
+        # fmt: off
         (code,) = self._hip.hipModuleLaunchKernel(
-            *(self._function, blocks, 1, 1, self._plan.threads, 1, 1, self._shared_bytes),
-            *(stream, ctypes.addressof(pointers), None),
+            self._function, blocks, 1, 1, threads, 1, 1, self._shared_bytes, stream,
+            slot.params_address, None,
         )
+        # fmt: on
+        self._slots.give(slot)
         if int(code) != 0:
             raise LaunchError(
-                f"{self._plan.symbol}: launch of {blocks} blocks of {self._plan.threads} threads:"
+                f"{self._plan.symbol}: launch of {blocks} blocks of {threads} threads:"
                 f" {getattr(code, 'name', code)}"
             )
 

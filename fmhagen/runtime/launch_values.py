@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import struct
 from dataclasses import dataclass
@@ -14,6 +15,9 @@ from fmhagen.validate import check_scale
 
 TENSORS = ("q", "k", "v", "o", "lse")
 """The tensors whose addresses change from call to call, in the order that `Prepared.run` takes."""
+
+Value = int | float | bytes
+"""Value of one field of the parameter block."""
 
 LOG2_E = math.log2(math.e)
 SMALLEST_NORMAL_F32 = 2.0**-126
@@ -38,31 +42,49 @@ def scale_log2_of(scale: float) -> float:
     return max(value, SMALLEST_NORMAL_F32)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BlockLayout:
-    """How the fields of a plan's parameter block are packed.
-
-    Attributes:
-        names: field names, in order.
-        layout: the packer; one value a field.
-    """
-
-    names: tuple[str, ...]
-    layout: struct.Struct
-
-
-def block_layout(plan: Plan) -> BlockLayout:
-    """Return the packer of a plan's parameter block."""
+def block_packer(plan: Plan) -> struct.Struct:
+    """Return the packer of a plan's parameter block; it takes one value a field, in order."""
     text = "<"
     offset = 0
     for field in plan.params:
         text += f"{field.offset_bytes - offset}x"
         text += "Q" if field.ctype.endswith("*") else _FORMATS[field.ctype]
         offset = field.offset_bytes + field.size_bytes
-    layout = struct.Struct(f"{text}{plan.params_bytes - offset}x")
-    if layout.size != plan.params_bytes:
-        raise LaunchError(f"{plan.symbol}: packs {layout.size} bytes, not {plan.params_bytes}")
-    return BlockLayout(names=tuple(field.name for field in plan.params), layout=layout)
+    packer = struct.Struct(f"{text}{plan.params_bytes - offset}x")
+    if packer.size != plan.params_bytes:
+        raise LaunchError(f"{plan.symbol}: packs {packer.size} bytes, not {plan.params_bytes}")
+    return packer
+
+
+class Slot:
+    """A block's memory and an array of one pointer to it, which drivers take as kernelParams."""
+
+    __slots__ = ("block", "params_address", "pointers")
+
+    def __init__(self, size: int) -> None:
+        """Allocate; the addresses stay as long as the slot."""
+        self.block = ctypes.create_string_buffer(size)
+        self.pointers = (ctypes.c_void_p * 1)(ctypes.addressof(self.block))
+        self.params_address = ctypes.addressof(self.pointers)
+
+
+class Slots:
+    """Slots of one kernel: a launch takes one and gives it back, so threads never share one."""
+
+    __slots__ = ("_free", "_size", "give")
+
+    def __init__(self, size: int) -> None:
+        """Start with no slot; there come to be as many as threads that launch at once."""
+        self._size = size
+        self._free: list[Slot] = []
+        self.give = self._free.append
+
+    def take(self) -> Slot:
+        """Return a slot that nobody else has; both steps are atomic."""
+        try:
+            return self._free.pop()
+        except IndexError:
+            return Slot(self._size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +185,7 @@ class LaunchValues:
     """
 
     blocks: int
-    values: dict[str, int | float | bytes]
+    values: dict[str, Value]
 
 
 def launch_values(
@@ -182,7 +204,7 @@ def launch_values(
     m_tiles = -(-problem.seqlen_q // plan.grid.tile_m)
     section = heads_per_section(plan, problem)
     off = 0 if plan.top_left else problem.seqlen_k - problem.seqlen_q
-    values: dict[str, int | float | bytes] = {
+    values: dict[str, Value] = {
         "batch": problem.batch,
         "num_heads": problem.heads,
         "heads_per_group": problem.heads // problem.heads_kv,

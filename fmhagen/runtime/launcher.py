@@ -14,7 +14,6 @@ from fmhagen.runtime.base import Backend, Loaded
 from fmhagen.runtime.checks import Problem, axes_of
 from fmhagen.runtime.launch_values import (
     Operand,
-    block_layout,
     launch_values,
     operand,
     scale_log2_of,
@@ -35,7 +34,6 @@ class Launcher:
         self._binary: Binary | None = None
         self._loaded: dict[int, Loaded] = {}
         self._lock = threading.Lock()
-        self._layout = block_layout(plan)
         self.axes = axes_of(plan.spec)
 
     @property
@@ -96,7 +94,7 @@ class Launcher:
             self.plan, problem, tuple(operands), self.backend.compute_units(q.device)
         )
         return Prepared(
-            layout=self._layout,
+            names=tuple(field.name for field in self.plan.params),
             values=found.values,
             maps=self._maps({item.name: item for item in operands}),
             blocks=found.blocks,

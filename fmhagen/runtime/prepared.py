@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fmhagen.runtime.base import Loaded
-from fmhagen.runtime.launch_values import TENSORS, BlockLayout
+from fmhagen.runtime.launch_values import TENSORS, Value
 from fmhagen.runtime.outputs import Allocate
 from fmhagen.runtime.tensors import TensorView
 
@@ -38,7 +38,6 @@ class Prepared:
         "launch",
         "new_lse",
         "new_o",
-        "pack",
         "scale_log2",
         "scale_position",
         "stream",
@@ -48,8 +47,8 @@ class Prepared:
     def __init__(
         self,
         *,
-        layout: BlockLayout,
-        values: dict[str, int | float | bytes],
+        names: tuple[str, ...],
+        values: dict[str, Value],
         maps: dict[str, Maps],
         blocks: int,
         loaded: Loaded,
@@ -60,10 +59,12 @@ class Prepared:
         stream: Callable[[int], int] | None,
         scale_log2: float,
     ) -> None:
-        """Lay out the values once; `stream` gives the current stream of a device, if it can."""
-        self.pack = layout.layout.pack
-        self.values = [values[name] for name in layout.names]
-        self.scale_position = layout.names.index("scale_log2")
+        """Order the values by `names`, the fields of the block.
+
+        `stream` gives the current stream of a device; None where the quick path does not go.
+        """
+        self.values = [values[name] for name in names]
+        self.scale_position = names.index("scale_log2")
         self.scale_log2 = scale_log2
         self.blocks = blocks
         self.launch = loaded.launch
@@ -72,7 +73,7 @@ class Prepared:
         self.device = device
         self.stream = stream
         fills = []
-        for position, name in enumerate(layout.names):
+        for position, name in enumerate(names):
             tensor = name.removesuffix("_map")
             if tensor not in TENSORS:
                 continue
@@ -88,10 +89,10 @@ class Prepared:
         stream: int,
         tensors: tuple[TensorView, ...],
     ) -> None:
-        """Pack the block and launch; `addresses` are in the order of TENSORS, lse may be 0."""
+        """Fill in the values and launch; `addresses` are in the order of TENSORS, lse may be 0."""
         values = self.values.copy()
         for position, which, maps in self.fills:
             address = addresses[which]
             values[position] = address if maps is None else maps[address]
         values[self.scale_position] = scale_log2
-        self.launch(self.pack(*values), self.blocks, stream, tensors)
+        self.launch(values, self.blocks, stream, tensors)

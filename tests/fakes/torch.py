@@ -43,6 +43,9 @@ class Tensor:
     def shape(self) -> tuple[int, ...]:
         return self.array.shape
 
+    def get_device(self) -> int:
+        return -1 if self.device.type == "cpu" else self.device.index
+
     def stride(self) -> tuple[int, ...]:
         return tuple(s // self.array.itemsize for s in self.array.strides)
 
