@@ -1,6 +1,6 @@
 """API: the functions that users call.
 
-source = emit(spec, target="gfx942")     one readable file
+source = emit(spec, target="mi300x")     one readable file
 kernel = compile_kernel(spec)            a callable on tensors
 o, lse = kernel(q, k, v, return_lse=True)
 o_ref, lse_ref = reference(spec, q, k, v)
@@ -126,7 +126,7 @@ class Kernel:
         self.spec = spec
         self.device = _device(device)
         self._target = None if target is None else find_target(target)
-        # The features behind a target's name, as in "gfx942:sramecc+:xnack-", are for the compiler.
+        # The features behind a name, as in "mi300x:sramecc+:xnack-", are for the compiler.
         _, _, features = (target or "").partition(":")
         self._architecture = (
             f"{self._target.compiler_arch}:{features}" if self._target and features else None
