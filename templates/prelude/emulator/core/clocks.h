@@ -20,7 +20,7 @@ static u32 agent_count;  // agents 0 to warp_count - 1 are the warps
 typedef i32 Times __attribute__((vector_size(16)));
 
 // a = the later of a and b, agent by agent: a now knows all that b knows.
-static inline void join(Clock& a, const Clock& b) {
+FMHAGEN_NOINLINE void join(Clock& a, const Clock& b) {
   Times* mine = reinterpret_cast<Times*>(a.time);
   const Times* other = reinterpret_cast<const Times*>(b.time);
   for (u32 i = 0; i * 4 < agent_count; i++) {
@@ -77,14 +77,14 @@ static inline void snapshot_here(Knowledge& known) {
 }
 
 // Publishes what the running warp knows.
-static inline void release_to(Knowledge& published) {
+FMHAGEN_NOINLINE void release_to(Knowledge& published) {
   if (!checking(FMHAGEN_CHECK_RACES)) return;
   join(published, known_here());
   tick(current->warp);
 }
 
 // Makes `warp` know what was published.
-static inline void acquire_from(const Knowledge& published, u32 warp) {
+FMHAGEN_NOINLINE void acquire_from(const Knowledge& published, u32 warp) {
   if (!checking(FMHAGEN_CHECK_RACES)) return;
   LaneWrites& writes = lane_writes[warp];
   if (published.seen.time[warp] >= writes.last) {  // its own writes come back to all its lanes
@@ -109,7 +109,7 @@ static inline void share_lane_writes() {
 // All that the running lane knows to be written becomes visible to the async proxy. What other
 // lanes of its warp have written since they last met is theirs to fence: a warp that fences lane
 // by lane and lets one lane arrive must meet in between.
-static inline void fence_here() {
+FMHAGEN_NOINLINE void fence_here() {
   if (!checking(FMHAGEN_CHECK_RACES)) return;
   u32 warp = current->warp;
   Knowledge& mine = knowledge[warp];
@@ -191,7 +191,7 @@ static u32 set_without(u32 set, u32 agent) {
 
 // `set` with one more access. It replaces an earlier one of the same agent: who has waited for
 // the later one has waited for the earlier one, too.
-static inline u32 set_with(u32 set, u32 entry) {
+FMHAGEN_NOINLINE u32 set_with(u32 set, u32 entry) {
   u32 hash = (set * 2654435761u ^ entry * 2246822519u) >> 7 & (SET_CACHE - 1);
   auto& cached = set_cache[hash];
   if (cached.entry == entry && cached.from == set) return cached.to;
@@ -217,7 +217,7 @@ struct Access {
 };
 
 // An ordinary (generic-proxy) access of the running lane.
-static inline Access access_here(const char* operation) {
+FMHAGEN_NOINLINE Access access_here(const char* operation) {
   Access access{};
   access.issuer = issuer_here(operation);
   if (checking(FMHAGEN_CHECK_RACES)) {

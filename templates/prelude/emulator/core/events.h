@@ -70,7 +70,7 @@ static inline void withdraw(Event& event) {
 }
 
 // Makes an event take effect now: because a wait guarantees it, or because its moment has come.
-static inline void fire_now(Event& event) {
+FMHAGEN_NOINLINE void fire_now(Event& event) {
   withdraw(event);
   event.fire(event);
 }
@@ -84,7 +84,7 @@ static inline bool fire_any() {
 
 // Puts an event in flight. Its moment is drawn now: at once, soon, late, or not before it must
 // be. Each of these has found faults that the others hide.
-static inline void post(Event& event, void (*fire)(Event&)) {
+FMHAGEN_NOINLINE void post(Event& event, void (*fire)(Event&)) {
   event.fire = fire;
   if (!checking(FMHAGEN_CHECK_ADVERSARIAL)) {
     fire(event);

@@ -89,7 +89,7 @@ static inline Lane& take_ready_lane(u32 warp_index) {
 }
 
 // Leaves the running lane for the next ready lane of its warp, else for the scheduler.
-static inline void leave_lane(Lane& lane) {
+FMHAGEN_NOINLINE void leave_lane(Lane& lane) {
   report->switches++;
   if (warps[lane.warp].ready) {
     Lane& next = take_ready_lane(lane.warp);
@@ -116,7 +116,7 @@ static void block_on(WaitQueue& queue, const char* operation,
   lane.wait_is_whole_warp = false;
 }
 
-static inline void wake_all(WaitQueue& queue) {
+FMHAGEN_NOINLINE void wake_all(WaitQueue& queue) {
   Lane* lane = queue.head;
   queue.head = nullptr;
   while (lane) {
@@ -127,7 +127,7 @@ static inline void wake_all(WaitQueue& queue) {
 }
 
 // One time in eight, lets another warp run: called at every barrier operation.
-static inline void preempt() {
+FMHAGEN_NOINLINE void preempt() {
   if (!checking(FMHAGEN_CHECK_PREEMPTION) || random_below(8)) return;
   Lane& lane = *current;
   make_ready(lane);
@@ -182,7 +182,7 @@ static inline void warp_together(const char* instruction, u64 argument, Work wor
 }
 
 // Every lane hands over `value`; returns the warp's values, valid until the next exchange.
-static inline const u32* warp_exchange(const char* instruction, u64 argument, u32 value) {
+FMHAGEN_NOINLINE const u32* warp_exchange(const char* instruction, u64 argument, u32 value) {
   Rendezvous& meeting = current_warp().rendezvous;
   u32* values = meeting.values[meeting.generation & 1];
   values[current->lane] = value;

@@ -65,7 +65,7 @@ static inline void check_global_alignment(const Issuer& issuer, u64 address, u32
 }
 
 // Checks a read of global memory; the caller reads where the result points.
-static inline const u8* global_read(const Issuer& issuer, u64 address, u64 bytes) {
+FMHAGEN_NOINLINE const u8* global_read(const Issuer& issuer, u64 address, u64 bytes) {
   u32 buffer = find_buffer(issuer, address, bytes, "read");
   report->uses[buffer].bytes_read += bytes;
   if (const u16* written = written_by[buffer]; written && checking(FMHAGEN_CHECK_POISON)) {
@@ -81,7 +81,7 @@ static inline const u8* global_read(const Issuer& issuer, u64 address, u64 bytes
 }
 
 // Checks a write of global memory; the caller writes where the result points.
-static inline u8* global_write(const Issuer& issuer, u64 address, u64 bytes) {
+FMHAGEN_NOINLINE u8* global_write(const Issuer& issuer, u64 address, u64 bytes) {
   u32 index = find_buffer(issuer, address, bytes, "write");
   const FmhagenBuffer& buffer = request->buffers[index];
   if (!buffer.writable) {

@@ -2,6 +2,10 @@
 #pragma once
 #include "abi.h"
 
+// For functions that many places call: inlining them costs compile time, which is what a user of
+// the emulator waits for, and saves little.
+#define FMHAGEN_NOINLINE __attribute__((noinline)) static
+
 namespace emulator {
 
 static FmhagenReport* report;      // of the run in progress
@@ -122,15 +126,22 @@ static inline Text fault_text() {
 
 // ---- counters -----------------------------------------------------------------------------------
 
-// The counter called `name` (a literal that outlives the run). A function keeps the slot in a
-// static variable: `static u32 slot = ~0u; count(slot, "wgmma");`
+// Finds or makes the counter called `name`; past the last slot if the report is full.
+FMHAGEN_NOINLINE u32 find_counter(const char* name) {
+  u32 slot = 0;
+  while (slot < report->counter_count && strcmp(report->counters[slot].name, name)) slot++;
+  if (slot == report->counter_count && slot < FMHAGEN_MAX_COUNTERS) {
+    report->counters[report->counter_count++] = {name, 0};
+  }
+  return slot;
+}
+
+// Adds to the counter called `name`, a literal that outlives the run. The caller keeps the slot,
+// which is looked up anew when a run has started a new report.
 static inline void count(u32& slot, const char* name, u64 amount = 1) {
   if (slot >= report->counter_count || report->counters[slot].name != name) {
-    slot = 0;
-    while (slot < report->counter_count && strcmp(report->counters[slot].name, name)) slot++;
-    if (slot == FMHAGEN_MAX_COUNTERS) return;
-    if (slot == report->counter_count) report->counters[report->counter_count++] = {name, 0};
-    name = report->counters[slot].name;
+    slot = find_counter(name);
+    if (slot >= report->counter_count) return;
   }
   report->counters[slot].value += amount;
 }

@@ -45,7 +45,7 @@ static void describe_mbarrier(const Lane& lane, Text& text) {
            lane.wait_b, barrier.phase, barrier.pending, barrier.count, barrier.tx_bytes);
 }
 
-static inline void mbarrier_create(u32 address, u32 count) {
+FMHAGEN_NOINLINE void mbarrier_create(u32 address, u32 count) {
   Access access = access_here("mbarrier_init");
   const Issuer& issuer = access.issuer;
   check_alignment(issuer, address, MBARRIER_BYTES);
@@ -74,7 +74,7 @@ static inline void mbarrier_create(u32 address, u32 count) {
 }
 
 // The barrier at `address`; its initialisation must be ordered before.
-static inline Mbarrier& find_mbarrier(const char* operation, u32 address) {
+FMHAGEN_NOINLINE Mbarrier& find_mbarrier(const char* operation, u32 address) {
   Issuer issuer = issuer_here(operation);
   check_alignment(issuer, address, MBARRIER_BYTES);
   check_shared_range(issuer, address, MBARRIER_BYTES);
@@ -93,7 +93,7 @@ static inline Mbarrier& find_mbarrier(const char* operation, u32 address) {
   return barrier;
 }
 
-static inline void mbarrier_complete(Mbarrier& barrier) {
+FMHAGEN_NOINLINE void mbarrier_complete(Mbarrier& barrier) {
   if (barrier.pending || barrier.tx_bytes) return;
   barrier.phase++;
   barrier.pending = barrier.count;
@@ -119,7 +119,7 @@ static inline void mbarrier_add_tx(Mbarrier& barrier, const Issuer& issuer, i64 
   barrier.tx_bytes = static_cast<i32>(sum);
 }
 
-static inline void mbarrier_arrive_with(const char* operation, u32 address, u32 expected_bytes) {
+FMHAGEN_NOINLINE void mbarrier_arrive_with(const char* operation, u32 address, u32 expected_bytes) {
   Mbarrier& barrier = find_mbarrier(operation, address);
   Issuer issuer = issuer_here(operation);
   if (!barrier.pending) {
@@ -135,7 +135,7 @@ static inline void mbarrier_arrive_with(const char* operation, u32 address, u32 
 }
 
 // try_wait.parity: true when the phase of that parity is the one before the phase in progress.
-static inline void mbarrier_wait_for(u32 address, u32 parity) {
+FMHAGEN_NOINLINE void mbarrier_wait_for(u32 address, u32 parity) {
   preempt();
   Mbarrier& barrier = find_mbarrier("mbarrier_wait", address);
   if (parity > 1) {
@@ -196,7 +196,7 @@ static void describe_named_barrier(const Lane& lane, Text& text) {
 enum NamedBarrierUse : u32 { BARRIER_SYNC, BARRIER_ARRIVE, BARRIER_ANY };
 
 // Comes to a named barrier; with BARRIER_ANY, returns whether any predicate held.
-static inline bool named_barrier_come(const char* operation, u32 id, u32 threads,
+FMHAGEN_NOINLINE bool named_barrier_come(const char* operation, u32 id, u32 threads,
                                       NamedBarrierUse use, bool predicate) {
   Issuer issuer = issuer_here(operation);
   if (id >= NAMED_BARRIERS) fail(FMHAGEN_BARRIER, issuer, "barrier %u of 16", id);

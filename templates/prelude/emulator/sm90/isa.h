@@ -185,23 +185,39 @@ FMHAGEN_WGMMA_SIZES(232, 240, 248, 256)
 // ---- arithmetic ---------------------------------------------------------------------------------
 // The approximations are exact here, save for denormals, which .ftz flushes.
 
-static inline f32 flush_denormal(f32 x) {
-  return (emulator::bits_of(x) & 0x7F800000u) ? x : copysignf(0.0f, x);
+namespace emulator {
+
+FMHAGEN_NOINLINE u32 pack_bf16(f32 low, f32 high) {
+  check_register("pack_bf16x2", low);
+  check_register("pack_bf16x2", high);
+  return bf16_of(low) | bf16_of(high) << 16;
 }
+
+FMHAGEN_NOINLINE u32 pack_f16(f32 low, f32 high) {
+  check_register("pack_f16x2", low);
+  check_register("pack_f16x2", high);
+  return f16_of(low) | f16_of(high) << 16;
+}
+
+static inline f32 flush_denormal(f32 x) {
+  return (bits_of(x) & 0x7F800000u) ? x : copysignf(0.0f, x);
+}
+
+}  // namespace emulator
 
 static inline f32 exp2_approx(f32 x) {
   emulator::check_register("exp2_approx", x);
-  return flush_denormal(exp2f(flush_denormal(x)));
+  return emulator::flush_denormal(exp2f(emulator::flush_denormal(x)));
 }
 
 static inline f32 log2_approx(f32 x) {
   emulator::check_register("log2_approx", x);
-  return flush_denormal(log2f(flush_denormal(x)));
+  return emulator::flush_denormal(log2f(emulator::flush_denormal(x)));
 }
 
 static inline f32 reciprocal_approx(f32 x) {
   emulator::check_register("reciprocal_approx", x);
-  return flush_denormal(1.0f / flush_denormal(x));
+  return emulator::flush_denormal(1.0f / emulator::flush_denormal(x));
 }
 
 static inline f32 fused_multiply_add(f32 a, f32 b, f32 c) {
@@ -217,17 +233,9 @@ static inline f32 maximum(f32 a, f32 b) {
 
 static inline f32 infinity() { return __builtin_inff(); }
 
-static inline u32 pack_bf16x2(f32 low, f32 high) {
-  emulator::check_register("pack_bf16x2", low);
-  emulator::check_register("pack_bf16x2", high);
-  return emulator::bf16_of(low) | emulator::bf16_of(high) << 16;
-}
+static inline u32 pack_bf16x2(f32 low, f32 high) { return emulator::pack_bf16(low, high); }
 
-static inline u32 pack_f16x2(f32 low, f32 high) {
-  emulator::check_register("pack_f16x2", low);
-  emulator::check_register("pack_f16x2", high);
-  return emulator::f16_of(low) | emulator::f16_of(high) << 16;
-}
+static inline u32 pack_f16x2(f32 low, f32 high) { return emulator::pack_f16(low, high); }
 
 // ---- global memory ------------------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ static void describe_registers(const Lane& lane, Text& text) {
            lane.wait_a, free_registers, request->entry_registers, request->threads);
 }
 
-static inline void set_registers(const char* operation, u32 registers, bool increase) {
+FMHAGEN_NOINLINE void set_registers(const char* operation, u32 registers, bool increase) {
   Issuer issuer = issuer_here(operation);
   if (registers < MIN_REGISTERS || registers > MAX_REGISTERS || registers % 8) {
     fail(FMHAGEN_REGISTERS, issuer, "%u is not a multiple of 8 from 24 to 256", registers);

@@ -38,7 +38,7 @@ static inline u32 row_bytes(const EncodedMap& map) { return map.box[0] * map.ele
 static inline u32 box_rows(const EncodedMap& map) { return map.box[1] * map.box[2] * map.box[3]; }
 
 // The map, once it is one that cuTensorMapEncodeTiled would have made.
-static inline const EncodedMap& check_map(const Issuer& issuer, const TensorMap* opaque) {
+FMHAGEN_NOINLINE const EncodedMap& check_map(const Issuer& issuer, const TensorMap* opaque) {
   const EncodedMap& map = *reinterpret_cast<const EncodedMap*>(opaque);
   const char* fault = nullptr;
   if (reinterpret_cast<u64>(opaque) % 64) {
@@ -66,7 +66,7 @@ static inline const EncodedMap& check_map(const Issuer& issuer, const TensorMap*
 }
 
 // The box in shared memory: 128-byte aligned, and with a swizzle at the start of its pattern.
-static inline void check_box(const Issuer& issuer, const EncodedMap& map, u32 address) {
+FMHAGEN_NOINLINE void check_box(const Issuer& issuer, const EncodedMap& map, u32 address) {
   u32 alignment = TMA_ALIGNMENT;
   if (map.swizzle_bytes && box_rows(map) >= SWIZZLE_ROWS) {
     alignment = map.swizzle_bytes * SWIZZLE_ROWS;
@@ -83,7 +83,7 @@ struct BoxRow {
   u32 end;
 };
 
-static inline BoxRow find_row(const EncodedMap& map, const i32* corner, u32 row) {
+FMHAGEN_NOINLINE BoxRow find_row(const EncodedMap& map, const i32* corner, u32 row) {
   u32 index[3] = {row % map.box[1], row / map.box[1] % map.box[2], row / map.box[1] / map.box[2]};
   BoxRow found{map.base, 0, 0};
   for (u32 i = 0; i < 3; i++) {

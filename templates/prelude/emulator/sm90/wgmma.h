@@ -170,7 +170,7 @@ static void describe_ring(const Lane&, Text& text) {
 }
 
 // The record of the running lane's next matrix instruction.
-static inline MatrixOp& come_to(const MatrixArguments& arguments) {
+FMHAGEN_NOINLINE MatrixOp& come_to(const MatrixArguments& arguments) {
   MatrixWarp& matrix = matrix_warps[current->warp];
   const char* name = matrix_names[arguments.kind];
   if ((current->warp / WARPGROUP_WARPS + 1) * WARPGROUP_WARPS > warp_count) {
@@ -201,7 +201,7 @@ static inline MatrixOp& come_to(const MatrixArguments& arguments) {
 }
 
 // The running lane has left its part; the last one issues the instruction.
-static inline void leave_part(MatrixOp& op) {
+FMHAGEN_NOINLINE void leave_part(MatrixOp& op) {
   if (++op.arrived < LANES) return;
   MatrixWarp& matrix = matrix_warps[current->warp];
   matrix.ring[matrix.issued++ % RING] = nullptr;
@@ -221,13 +221,13 @@ static inline void leave_part(MatrixOp& op) {
   give(op);
 }
 
-static inline void matrix_fence() {
+FMHAGEN_NOINLINE void matrix_fence() {
   MatrixOp& op = come_to(MatrixArguments{0, 0, MATRIX_FENCE, 0, 0, 0});
   matrix_warps[current->warp].fences[current->lane]++;
   leave_part(op);
 }
 
-static inline void matrix_commit() {
+FMHAGEN_NOINLINE void matrix_commit() {
   leave_part(come_to(MatrixArguments{0, 0, MATRIX_COMMIT, 0, 0, 0}));
 }
 
