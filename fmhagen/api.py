@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from fmhagen.compile.binary import Binary, Resources
 from fmhagen.compile.cache import Cache
 from fmhagen.compile.driver import compile_source
-from fmhagen.emit import emit_source
+from fmhagen.emission import emit_source
 from fmhagen.errors import InvalidSpecError, TensorError
-from fmhagen.lower import lower as lower_to
+from fmhagen.lowering import lower as lower_to
 from fmhagen.oracle import reference
 from fmhagen.plan import Plan
 from fmhagen.records import closest

@@ -10,7 +10,7 @@ from typing import Any
 from fmhagen.errors import ScheduleError
 from fmhagen.instance import Instance
 from fmhagen.loop_nest import loop_nest
-from fmhagen.lower import lower
+from fmhagen.lowering import lower
 from fmhagen.plan import Plan
 from fmhagen.schedule import Schedule
 from fmhagen.select import Choice, choose

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fmhagen.emit import emit_source
-from fmhagen.lower import lower
+from fmhagen.emission import emit_source
+from fmhagen.lowering import lower
 from fmhagen.plan import Plan
 from fmhagen.schedule import Schedule
 from fmhagen.select import default_schedule

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from fmhagen.emit import BODY_LINE, body_digest
+from fmhagen.emission import BODY_LINE, body_digest
 from fmhagen.instance import Instance
 from fmhagen.manifest import MANIFEST, Entry, Measure, Measurement, read_manifest, write_manifest
 from fmhagen.resources import templates_dir

@@ -8,8 +8,8 @@ import numpy.typing as npt
 
 from fmhagen.compile import compile_source
 from fmhagen.compile.binary import Binary
-from fmhagen.emit import emit_source
-from fmhagen.lower import lower
+from fmhagen.emission import emit_source
+from fmhagen.lowering import lower
 from fmhagen.plan import Plan
 from fmhagen.runtime.calls import Calls
 from fmhagen.runtime.emulator import Report

@@ -53,7 +53,6 @@ class Fault:
         kinds: the kinds of alarm that name it rightly, or WRONG_RESULT.
         words: each alarm's message holds one of these.
         magnitude: of the queries; large ones force the softmax to move its reference.
-        lone_rows: run with one query row a head instead, as in decoding.
     """
 
     name: str
@@ -71,7 +70,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Benign:
-    """An edit that must change nothing, and why: what looks like a fault and is none."""
+    """An edit that looks like a fault and raises no alarm, and why.
+
+    Either it is none, or the emulator does not see it ("not seen: ..."): then an emulator that
+    learns to see it fails the test, and the entry moves up to the faults.
+    """
 
     name: str
     edits: tuple[Edit, ...]
@@ -252,7 +255,10 @@ SM90 = (
     ),
     Fault(
         name="no_wait_for_o_before_it_is_rescaled",
-        edits=swap("wgmma_wait<0>();\n        rescale(", "rescale("),
+        edits=swap(
+            "wgmma_wait<0>(); rescale(s, o, reference, sum, params.scale_log2); softmax_masked",
+            "rescale(s, o, reference, sum, params.scale_log2); softmax_masked",
+        ),
         kinds=("matrix",),
         words=("wait is missing",),
     ),
@@ -477,9 +483,15 @@ SM90 = (
         magnitude=60.0,
     ),
     Fault(
-        name="overflow_repaired_with_the_wrong_rows",
-        edits=swap("(chunk + lane / 16) ^ q_row % 8", "(chunk + lane / 16) ^ (q_row + 1) % 8"),
+        name="overflow_repaired_with_the_old_reference",
+        edits=swap("rescale(s, o, reference, sum, params.scale_log2); step_sum[0]", "step_sum[0]"),
         kinds=(WRONG_RESULT,),
+        magnitude=60.0,
+    ),
+    Fault(
+        name="overflow_repaired_by_a_warp_alone",
+        edits=swap("group_any(group, overflows", "warp_any(overflows", EVERY),
+        kinds=("deadlock", "divergence", "race", "matrix"),
         magnitude=60.0,
     ),
     Fault(

@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fmhagen.compile import compile_source
-from fmhagen.emit import emit_source
-from fmhagen.lower import lower
+from fmhagen.emission import emit_source
+from fmhagen.lowering import lower
 from fmhagen.oracle import reference
 from fmhagen.plan import Plan
 from fmhagen.runtime.emulator import Buffer, Checks, Region, Report, run

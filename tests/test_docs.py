@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fmhagen.cli import app
-from fmhagen.emit import BODY_LINE
+from fmhagen.emission import BODY_LINE
 from fmhagen.inventory import digest_holds
 from fmhagen.support import support_matrix
 from fmhagen.targets import TARGETS, Target

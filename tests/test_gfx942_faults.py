@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from gfx942_runs import Sizes, emulate, small_plan
 
-from fmhagen.emit import emit_source
+from fmhagen.emission import emit_source
 from fmhagen.errors import EmulatorError
 from fmhagen.source import Source
 from fmhagen.spec import AttentionSpec

@@ -6,9 +6,9 @@ import itertools
 import pytest
 
 from fmhagen.compile import compile_source
-from fmhagen.emit import emit_source
+from fmhagen.emission import emit_source
 from fmhagen.errors import CompilerNotFoundError, ScheduleError
-from fmhagen.lower import lower
+from fmhagen.lowering import lower
 from fmhagen.plan import Plan
 from fmhagen.schedule import Schedule
 from fmhagen.select import candidates, default_schedule

@@ -12,7 +12,7 @@ import jinja2
 import pytest
 from jinja2 import meta, nodes
 
-from fmhagen.emit.environment import environment
+from fmhagen.emission.environment import environment
 from fmhagen.instance import Instance
 from fmhagen.plan import Plan
 from fmhagen.resources import templates_dir

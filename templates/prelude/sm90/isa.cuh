@@ -113,17 +113,17 @@ FMHAGEN_DEVICE void mbarrier_arrive_expect_tx(u32 barrier, u32 bytes) {
 }
 
 // Waits until the phase of parity `parity` has completed, acquire (9.7.13.15.16).
+// NOTE: with a generous time limit the hardware keeps the warp asleep; without one a waiting warp
+// polls, and takes issue slots and power from the warps that compute.
 FMHAGEN_DEVICE void mbarrier_wait(u32 barrier, u32 parity) {
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
       "WAIT:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-      "@done bra DONE;\n"
-      "bra WAIT;\n"
-      "DONE:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, %2;\n"
+      "@!done bra WAIT;\n"
       "}\n" ::"r"(barrier),
-      "r"(parity)
+      "r"(parity), "r"(10000000)
       : "memory");
 }
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 
-from fmhagen.emit.definitions import Definition, closure, parse
-from fmhagen.emit.environment import render
+from fmhagen.emission.definitions import Definition, closure, parse
+from fmhagen.emission.environment import render
 from fmhagen.errors import TemplateError
 from fmhagen.plan import Plan
 from fmhagen.resources import templates_dir

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fmhagen.errors import ScheduleError
-from fmhagen.lower.common import LN2, symbol_of
+from fmhagen.lowering.common import LN2, symbol_of
 from fmhagen.plan import (
     Constant,
     GridFormula,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fmhagen.errors import ScheduleError
-from fmhagen.lower.warp_specialised import lower_warp_specialised
-from fmhagen.lower.wave_interleaved import lower_wave_interleaved
+from fmhagen.lowering.warp_specialised import lower_warp_specialised
+from fmhagen.lowering.wave_interleaved import lower_wave_interleaved
 from fmhagen.plan import Plan
 from fmhagen.schedule import MainLoop, Schedule
 from fmhagen.spec import AttentionSpec
