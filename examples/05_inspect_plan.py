@@ -7,7 +7,6 @@ Run with `python examples/05_inspect_plan.py`. The same on the command line: `fm
 from __future__ import annotations
 
 import fmhagen
-from fmhagen.api import emit, lower
 from fmhagen.compile import compile_source
 from fmhagen.errors import CompilerNotFoundError
 
@@ -16,7 +15,7 @@ def main() -> None:
     """Print constants, parameter block, shared-memory map, grid, and resources."""
     spec = fmhagen.AttentionSpec(dtype="bf16", head_dim=128, causal=True)
     for target in fmhagen.TARGETS:
-        plan = lower(spec, target=target.name)
+        plan = fmhagen.lower(spec, target=target.name)
         print(f"{plan.symbol}: {plan.threads} threads a block")
         blocks = plan.grid.blocks(
             plan.grid.tiles(seqlen_q=4096, heads=16, batch=2), target.compute_units
@@ -35,7 +34,7 @@ def main() -> None:
             print(f"        {region.offset_bytes:>6} {region.size_bytes:>6}  {region.name}")
 
         try:
-            binary = compile_source(emit(spec, target=target.name))
+            binary = compile_source(fmhagen.emit(spec, target=target.name))
         except CompilerNotFoundError as error:
             print(f"    not compiled: {error}")
             continue
