@@ -151,7 +151,7 @@ class Plan:
         causal, top_left: the mask's structure.
         conditional_rescale, rescale_on_overflow: see `schedule.Rescale`.
         heads_in_l2_bytes: K and V that one section of heads may hold, for the tile order.
-        two_p_buffers: see `Schedule.p_buffers`.
+        two_p_buffers, ping_pong: see `Schedule`.
         snake: tiles are dealt to the blocks of a persistent grid forwards and backwards in turn.
     """
 
@@ -179,6 +179,7 @@ class Plan:
     heads_in_l2_bytes: int
     rescale_on_overflow: bool = False
     two_p_buffers: bool = False
+    ping_pong: bool = False
     snake: bool = False
 
     @property

@@ -43,6 +43,8 @@ class Schedule(Record):
         stages: depth of the ring of K and V tiles in shared memory.
         q_stages: buffers for Q tiles; 2 lets the next tile's Q load under this tile's work.
         persistent: one block a compute unit walks over the tiles; else one block a tile.
+        ping_pong: consumer warpgroups take turns on the tensor cores, so that each computes its
+            softmax under the products of the others.
         p_buffers: buffers for P in registers; 2 lets S of the next key tile be issued while O += P V
             of this one still runs.
         rescale: when O is rescaled to a new reference of the softmax.
@@ -57,6 +59,7 @@ class Schedule(Record):
     stages: int = 2
     q_stages: int = 1
     persistent: bool = False
+    ping_pong: bool = False
     p_buffers: int = 1
     rescale: Rescale = Rescale.ON_GROWTH
     producer_registers: int = 0

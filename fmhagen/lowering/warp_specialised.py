@@ -91,6 +91,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         causal=spec.causal,
         top_left=spec.causal and spec.anchor == "top_left",
         conditional_rescale=schedule.conditional_rescale,
+        ping_pong=schedule.ping_pong,
         two_p_buffers=schedule.p_buffers == 2,
         snake=spec.causal and schedule.persistent,
         rescale_on_overflow=schedule.rescale == Rescale.ON_OVERFLOW,
@@ -113,6 +114,8 @@ def _check_shape(schedule: Schedule) -> None:
         raise ScheduleError("stages", schedule.stages, "must be from 1 to 8")
     if schedule.q_stages not in (1, 2):
         raise ScheduleError("q_stages", schedule.q_stages, "must be 1 or 2")
+    if schedule.ping_pong and schedule.consumers == 1:
+        raise ScheduleError("ping_pong", True, "needs at least 2 consumers", "use ping_pong=False")
     if schedule.p_buffers not in (1, 2):
         raise ScheduleError("p_buffers", schedule.p_buffers, "must be 1 or 2")
     if schedule.p_buffers == 2 and schedule.rescale != Rescale.ON_OVERFLOW:
@@ -201,6 +204,11 @@ def _constants(
         number("THREADS", (schedule.consumers + 1) * GROUP_THREADS, "producer group included"),
         number("STAGES", schedule.stages, "K and V tiles in flight, each"),
         number("Q_STAGES", schedule.q_stages, "Q tiles in flight"),
+        *(
+            (number("CONSUMERS", schedule.consumers, "warpgroups that take turns"),)
+            if schedule.ping_pong
+            else ()
+        ),
         number("CONSUMER_WARPS", schedule.consumers * GROUP_WARPS, "warps that compute"),
         number("GROUP_THREADS", GROUP_THREADS, "threads of a warpgroup"),
         number("GROUP_ROWS", GROUP_ROWS, "query rows of a warpgroup: one matrix instruction's"),

@@ -214,6 +214,19 @@ FMHAGEN_DEVICE bool group_any(u32 group, bool predicate) {
   return warp_any(named_barrier_any(1 + group, GROUP_THREADS, predicate));
 }
 
+// Waits until it is this warpgroup's turn on the tensor cores.
+// NOTE: a warp is held at a matrix instruction until the tensor cores take it, so it cannot compute its softmax
+// under its own O += P V. With turns, one warpgroup computes its softmax under the products of the others.
+FMHAGEN_DEVICE void wait_turn(u32 group) {
+  named_barrier_sync(1 + CONSUMERS + group, 2 * GROUP_THREADS);
+}
+
+// Hands the tensor cores to the next warpgroup.
+FMHAGEN_DEVICE void pass_turn(u32 group) {
+  const u32 next = group + 1 == CONSUMERS ? 0 : group + 1;
+  named_barrier_arrive(1 + CONSUMERS + next, 2 * GROUP_THREADS);
+}
+
 // True unless this thread's part of a step's row sums is small enough for P in 16 bits.
 FMHAGEN_DEVICE bool overflows(const f32 (&step_sum)[2], f32 limit) {
   // NOTE: written so that a NaN, the sum of a row without a finite reference, counts as overflow.
