@@ -10,6 +10,7 @@ from __future__ import annotations
 import _ctypes
 import ctypes
 import struct
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
@@ -74,6 +75,10 @@ class Emulator:
         self._entry.argtypes = (ctypes.POINTER(CRun), ctypes.POINTER(CReport))
         self._entry.restype = ctypes.c_int
         self._library: ctypes.CDLL | None = library
+        # NOTE: a library keeps its stacks, two mappings a thread, and a process has only so many:
+        # an emulator that nobody refers to must not keep its library.
+        self._unload = weakref.finalize(self, _ctypes.dlclose, library._handle)
+        self._unload.atexit = False
 
     def __enter__(self) -> Self:
         """Return the emulator itself."""
@@ -90,9 +95,8 @@ class Emulator:
 
     def close(self) -> None:
         """Unload the library; the object cannot run any more."""
-        library, self._library = self._library, None
-        if library is not None:
-            _ctypes.dlclose(library._handle)
+        self._library = None
+        self._unload()
 
     def run(
         self,
