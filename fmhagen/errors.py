@@ -34,7 +34,9 @@ class FmhagenError(Exception):
 class _FieldError(FmhagenError, ValueError):
     """An error about the value of one named field."""
 
-    def __init__(self, field: str, value: object, limit: str, suggestion: str | None = None) -> None:
+    def __init__(
+        self, field: str, value: object, limit: str, suggestion: str | None = None
+    ) -> None:
         self.field = field
         self.value = value
         self.limit = limit
@@ -89,6 +91,7 @@ class CompileError(FmhagenError, RuntimeError):
     """
 
     def __init__(self, message: str, *, log: str = "", path: str | None = None) -> None:
+        """Join the message, the source's path and the compiler's log into one text."""
         self.log = log
         self.path = path
         parts = [message]
@@ -135,6 +138,7 @@ class EmulatorError(FmhagenError, RuntimeError):
     """
 
     def __init__(self, message: str, *, kind: str = "fault") -> None:
+        """Keep the fault's kind beside its message."""
         self.kind = kind
         super().__init__(message)
 

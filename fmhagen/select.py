@@ -54,7 +54,9 @@ def _choose_warp_specialised(spec: AttentionSpec) -> Choice:
     # (producer, consumer) registers a thread: what the warpgroups enter with, dealt anew.
     registers = {2: (40, 232), 3: (32, 160), 4: (32, 112)}
 
-    def schedule(consumers: int, tile_n: int, stages: int, rescale: Rescale) -> Schedule:
+    def schedule(
+        consumers: int, tile_n: int, stages: int, rescale: Rescale, *, ping_pong: bool = True
+    ) -> Schedule:
         producer, consumer = registers[consumers]
         return Schedule(
             main_loop=MainLoop.WARP_SPECIALISED,
@@ -64,13 +66,15 @@ def _choose_warp_specialised(spec: AttentionSpec) -> Choice:
             stages=stages,
             q_stages=2,
             persistent=True,
+            ping_pong=ping_pong,
             rescale=rescale,
             producer_registers=producer,
             consumer_registers=consumer,
         )
 
     common = (
-        "rescale on_overflow: without a row maximum the softmax has a fifth fewer instructions",
+        "ping-pong: a warp is held at its matrix instructions, so its softmax runs under the"
+        " products of the other warpgroups",
         "two Q buffers and a persistent grid hide the load of Q and the store of O",
     )
     if spec.d == 64:
@@ -81,23 +85,48 @@ def _choose_warp_specialised(spec: AttentionSpec) -> Choice:
                 " more of its latency",
                 "tile_n 64 is the widest whose S, P and O fit 112 registers a thread",
                 "four stages fit, since a K or V tile is 8 KiB",
+                "rescale on_overflow: no row maximum, a fifth fewer instructions of softmax",
                 *common,
             ),
             rejected=(
-                (schedule(3, 96, 4, Rescale.ON_OVERFLOW), "fewer warps to hide the softmax"),
+                (schedule(3, 128, 4, Rescale.ON_OVERFLOW), "fewer warps to hide the softmax"),
+                (
+                    schedule(4, 64, 4, Rescale.ON_OVERFLOW, ping_pong=False),
+                    "the warpgroups fall into step and wait for the tensor cores together",
+                ),
                 (schedule(4, 64, 4, Rescale.ON_GROWTH), "a row maximum in every step"),
             ),
         )
+    growth, overflow = Rescale.ON_GROWTH, Rescale.ON_OVERFLOW
+    reasons = (
+        "two consumer warpgroups of 64 rows: S (64), O (64) and P (32) fit 232 registers",
+        "tile_n 128 equals tile_m, so a causal tile has at most two partly visible steps",
+        *common,
+    )
+    wide = (schedule(3, 80, 2, overflow), "slower below 4096 keys and when causal")
+    if spec.causal:
+        return Choice(
+            schedule=schedule(2, 128, 2, growth),
+            reasons=(
+                *reasons,
+                "rescale on_growth: causal tiles have few steps, and a vote of the warpgroup in"
+                " each step costs more there than the row maximum",
+            ),
+            rejected=(wide, (schedule(2, 128, 2, overflow), "a warpgroup's vote in every step")),
+        )
     return Choice(
-        schedule=schedule(2, 128, 2, Rescale.ON_OVERFLOW),
+        schedule=schedule(2, 128, 2, overflow),
         reasons=(
-            "two consumer warpgroups of 64 rows: S (64), O (64) and P (32) fit 232 registers",
-            "tile_n 128 equals tile_m, so a causal tile has at most two partly visible steps",
-            *common,
+            *reasons,
+            "rescale on_overflow: no row maximum, a fifth fewer instructions of softmax",
         ),
         rejected=(
-            (schedule(3, 80, 2, Rescale.ON_OVERFLOW), "slower below 4096 keys and when causal"),
-            (schedule(2, 128, 2, Rescale.ON_GROWTH), "a row maximum in every step"),
+            wide,
+            (schedule(2, 128, 2, growth), "a row maximum in every step"),
+            (
+                schedule(2, 128, 2, overflow, ping_pong=False),
+                "the warpgroups fall into step and wait for the tensor cores together",
+            ),
         ),
     )
 

@@ -15,7 +15,9 @@ from fmhagen.targets.sm90_matrix import instruction_name, instruction_text
 
 BODY_LINE = "// --- body ---\n"
 _TYPES_LINE = "// --- types of the prelude ---\n"
-_VOCABULARY_LINE = "// --- vocabulary: every function that this kernel uses; definitions stand at the end ---\n"
+_VOCABULARY_LINE = (
+    "// --- vocabulary: every function that this kernel uses; definitions stand at the end ---\n"
+)
 _DEFINITIONS_LINE = "// --- definitions ---\n"
 _NO_DIGEST = "0" * 16
 

@@ -67,9 +67,7 @@ def parse(text: str, layer: str) -> tuple[Definition, ...]:
         if match is None:
             raise ValueError(f"a prelude block defines nothing:\n{block}")
         found.append(
-            Definition(
-                name=match.group(1), text=block, layer=layer, is_type=function is None
-            )
+            Definition(name=match.group(1), text=block, layer=layer, is_type=function is None)
         )
     return tuple(found)
 

@@ -122,7 +122,9 @@ def _check_shape(schedule: Schedule) -> None:
         raise ScheduleError("p_buffers", 2, "needs rescale='on_overflow'", "use p_buffers=1")
     if schedule.persistent and schedule.q_stages == 1:
         # The next tile's first S is issued before this tile's O, which leaves through its Q buffer.
-        raise ScheduleError("q_stages", 1, "a persistent block needs two Q buffers", "use q_stages=2")
+        raise ScheduleError(
+            "q_stages", 1, "a persistent block needs two Q buffers", "use q_stages=2"
+        )
 
 
 def _check_registers(spec: AttentionSpec, schedule: Schedule, target: Target) -> None:

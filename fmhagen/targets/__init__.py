@@ -12,7 +12,9 @@ TARGETS: tuple[Target, ...] = (SM90, GFX942)
 
 
 def find_target(name: str) -> Target:
-    """Return the target that answers to `name`, such as "sm90", "sm_90a", "9.0a+PTX" or "gfx942:xnack-".
+    """Return the target that answers to a name, in any of its spellings.
+
+    Examples: "sm90", "sm_90a", "9.0a+PTX", "h200", "gfx942:sramecc+:xnack-".
 
     Raises:
         UnknownTargetError: no target answers to it.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 
-
 _SUMMARIES = {
     "ss": "D = A B (+ D), A and B K-major in shared memory",
     "rs": "D = A B (+ D), A in registers, B K-major in shared memory",
@@ -30,9 +29,7 @@ def instruction_text(n: int, dtype: str, form: str) -> str:
     b, flag = f"%{count + len(a)}", f"%{count + len(a) + 1}"
     a_operand = a[0] if form == "ss" else "{" + ", ".join(a) + "}"
     immediates = {"ss": "1, 1, 0, 0", "rs": "1, 1, 0", "rs_t": "1, 1, 1"}[form]
-    instruction = (
-        f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} "
-    )
+    instruction = f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} "
     name = instruction_name(n, dtype, form)
     lines = [
         f"// {_SUMMARIES[form]} (PTX ISA 9.7.15.5).",
