@@ -63,7 +63,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         )
     element = {"bf16": "bf16", "fp16": "f16"}[spec.dtype]
     params, params_bytes = pack_params(_params(spec, schedule))
-    symbol = symbol_of(spec, schedule, target)
+    symbol = symbol_of(spec, schedule, target, _traits(schedule))
     return Plan(
         spec=spec,
         schedule=schedule,
@@ -97,6 +97,17 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         rescale_on_overflow=schedule.rescale == Rescale.ON_OVERFLOW,
         heads_in_l2_bytes=target.l2_bytes // 2,
     )
+
+
+def _traits(schedule: Schedule) -> tuple[str, ...]:
+    """Name the structural choices of a schedule, for the symbol."""
+    named = (
+        (schedule.ping_pong, "pingpong"),
+        (schedule.p_buffers == 2, "twop"),
+        (schedule.rescale != Rescale.ALWAYS, str(schedule.rescale).removeprefix("on_")),
+        (not schedule.persistent, "grid"),
+    )
+    return tuple(word for holds, word in named if holds)
 
 
 def _check_shape(schedule: Schedule) -> None:
