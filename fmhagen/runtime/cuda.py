@@ -88,6 +88,7 @@ class CudaBackend:
     def __init__(self, driver: Any = None) -> None:
         """Use the given module in place of `cuda.bindings.driver`, which tests do."""
         self._given = driver
+        self._encoding_context: Any = None  # of the first kernel that was loaded
 
     @functools.cached_property
     def driver(self) -> Any:
@@ -185,6 +186,7 @@ class CudaBackend:
         retained = driver.cuDevicePrimaryCtxRetain(self._device(device))
         context = check(driver, "cuDevicePrimaryCtxRetain", retained)
         shared_bytes = binary.resources.dynamic_shared_bytes
+        self._encoding_context = self._encoding_context or context
         with entered(driver, context):
             module = check(driver, "cuModuleLoadData", driver.cuModuleLoadData(binary.image))
             found = driver.cuModuleGetFunction(module, plan.symbol.encode())
@@ -202,7 +204,7 @@ class CudaBackend:
         encode = encoder(self.driver, map_plan, operand)
 
         def encode_map(address: int) -> bytes:
-            code, encoded = encode(address)
+            code, encoded = self._encode_anywhere(encode, address)
             if code:
                 raise LaunchError(
                     f"cuTensorMapEncodeTiled refused {map_plan.field} of {operand} at"
@@ -211,6 +213,19 @@ class CudaBackend:
             return ctypes.string_at(encoded.getPtr(), MAP_BYTES)
 
         return encode_map
+
+    def _encode_anywhere(self, encode: Callable[[int], Any], address: int) -> Any:
+        """Encode a map, also in a thread that has no context.
+
+        NOTE: cuTensorMapEncodeTiled answers CUDA_ERROR_INVALID_CONTEXT without a current context,
+        though the map that it makes belongs to none (seen on an H200, driver 580).
+        """
+        answer = encode(address)
+        missing = self.driver.CUresult.CUDA_ERROR_INVALID_CONTEXT
+        if int(answer[0]) == int(missing) and self._encoding_context is not None:
+            with entered(self.driver, self._encoding_context):
+                answer = encode(address)
+        return answer
 
     def unfit(self, plan: Plan, operand: Operand) -> str | None:
         """Return why a tensor map cannot describe an aligned tensor, or None."""
@@ -221,7 +236,7 @@ class CudaBackend:
         maps = [item for item in plan.tensor_maps if item.tensor == operand.name]
         if maps and operand.is_expanded:
             # The encoder's manual does not say whether a stride may be 0, so it is asked.
-            code, _ = encoder(self.driver, maps[0], operand)(2**20)
+            code, _ = self._encode_anywhere(encoder(self.driver, maps[0], operand), 2**20)
             if int(code) != 0:
                 return "it is expanded, and this driver's tensor maps take no stride of 0"
         return None
