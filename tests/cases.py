@@ -7,7 +7,6 @@ device.
 
 import dataclasses
 import itertools
-import math
 import zlib
 from typing import Any
 
@@ -52,9 +51,7 @@ class Placed:
         """The tensor as a view of the memory."""
         size = self.memory.dtype.itemsize
         strides = tuple(stride * size for stride in self.strides)
-        return np.ndarray(
-            self.shape, self.memory.dtype, self.memory, self.offset * size, strides
-        )
+        return np.ndarray(self.shape, self.memory.dtype, self.memory, self.offset * size, strides)
 
     def torch(self, device: str) -> Any:
         """The tensor as a view of the same memory on a device."""
@@ -224,13 +221,15 @@ GROUPS = ((1, 1), (2, 1), (3, 3), (3, 1), (4, 2), (7, 1), (8, 1))  # (heads, hea
 def sweep(index: int, spec: AttentionSpec) -> tuple[Case, ...]:
     """Return the cases of one spec: every size, with everything else dealt in turn."""
     found = []
-    for number, (rows, keys) in enumerate(SIZES):
+    spec = dataclasses.replace(spec, layout=_cycle(("bshd", "bhsd"), index))
+    sizes = SIZES if spec.dtype == "bf16" else SIZES[index % 2 :: 2]
+    for number, (rows, keys) in enumerate(sizes):
         turn = number + 5 * index
         heads, heads_kv = _cycle(GROUPS, turn)
         small = heads * rows * keys < 200_000
         found.append(
             Case(
-                spec=dataclasses.replace(spec, layout=_cycle(("bshd", "bhsd"), turn // 2)),
+                spec=spec,
                 batch=2 if small and turn % 3 else 1,
                 heads=heads if small or heads_kv > 1 else 2,
                 heads_kv=heads_kv,
@@ -248,8 +247,3 @@ def sweep(index: int, spec: AttentionSpec) -> tuple[Case, ...]:
 def cases() -> tuple[Case, ...]:
     """Return the list that all devices share."""
     return tuple(case for index, spec in enumerate(specs()) for case in sweep(index, spec))
-
-
-def elements(case: Case) -> int:
-    """Return how many scores a case has, a measure of its cost."""
-    return case.batch * case.heads * math.prod((case.rows, case.keys))

@@ -2,8 +2,8 @@
 
 import dataclasses
 import functools
+from pathlib import Path
 
-import numpy as np
 import numpy.typing as npt
 
 from fmhagen.compile import compile_source
@@ -12,7 +12,7 @@ from fmhagen.emission import emit_source
 from fmhagen.lowering import lower
 from fmhagen.plan import Plan
 from fmhagen.runtime.calls import Calls
-from fmhagen.runtime.emulator import Report
+from fmhagen.runtime.emulator import Emulator, Report
 from fmhagen.runtime.emulator_backend import EmulatorBackend, EmulatorOptions
 from fmhagen.runtime.launcher import Launcher
 from fmhagen.schedule import Schedule
@@ -59,6 +59,12 @@ def library(source: Source) -> Binary:
     return compile_source(source, for_emulator=True)
 
 
+@functools.lru_cache(maxsize=4)
+def kept_open(path: Path, symbol: str) -> Emulator:
+    """Keep the libraries of the last few kernels loaded, so that the next seed need not load."""
+    return Emulator(path, symbol)
+
+
 def emulate(
     plan: Plan,
     tensors: Tensors,
@@ -72,7 +78,10 @@ def emulate(
     """Run one call of the public interface, but of any source, and keep the report."""
     source = emit_source(plan) if source is None else source
     backend = EmulatorBackend(options or EmulatorOptions())
-    launcher = Launcher(plan, backend, lambda: library(source))
+    binary = library(source)
+    if binary.path is not None:
+        kept_open(binary.path, plan.symbol)
+    launcher = Launcher(plan, backend, lambda: binary)
     result = Calls(lambda q: launcher)(*tensors, scale, out, want_lse)
     o, lse = result if want_lse else (result, None)
     return Run(o=o, lse=lse, report=launcher.load(0).report)

@@ -44,7 +44,21 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Change:
+    """Some edits of one file under a name."""
+
+    name: str
+    edits: tuple[Edit, ...]
+
+    def apply(self, text: str) -> str:
+        """Return an emitted file with all edits."""
+        for edit in self.edits:
+            text = edit.apply(text)
+        return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault(Change):
     """One fault.
 
     Attributes:
@@ -55,29 +69,19 @@ class Fault:
         magnitude: of the queries; large ones force the softmax to move its reference.
     """
 
-    name: str
-    edits: tuple[Edit, ...]
     kinds: tuple[str, ...]
     words: tuple[str, ...] = ("",)
     magnitude: float = 1.0
 
-    def apply(self, text: str) -> str:
-        """Return an emitted file with the fault in it."""
-        for edit in self.edits:
-            text = edit.apply(text)
-        return text
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Benign:
+class Benign(Change):
     """An edit that looks like a fault and raises no alarm, and why.
 
     Either it is none, or the emulator does not see it ("not seen: ..."): then an emulator that
     learns to see it fails the test, and the entry moves up to the faults.
     """
 
-    name: str
-    edits: tuple[Edit, ...]
     why: str
 
 
@@ -204,7 +208,7 @@ SM90 = (
         name="release_of_k_twice",
         edits=swap(RELEASE_K, RELEASE_K + RELEASE_K, EVERY),
         kinds=("race", "deadlock", "barrier"),
-        words=("K_EMPTY", "SMEM_K"),
+        words=("K_EMPTY", "SMEM_K", "K_FULL"),
     ),
     Fault(
         name="half_of_the_bytes_expected",
