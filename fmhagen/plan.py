@@ -152,6 +152,7 @@ class Plan:
         conditional_rescale, rescale_on_overflow: see `schedule.Rescale`.
         heads_in_l2_bytes: K and V that one section of heads may hold, for the tile order.
         two_p_buffers, ping_pong: see `Schedule`.
+        stage_output: O leaves through shared memory; see `schedule.Store`.
         snake: tiles are dealt to the blocks of a persistent grid forwards and backwards in turn.
     """
 
@@ -180,6 +181,7 @@ class Plan:
     rescale_on_overflow: bool = False
     two_p_buffers: bool = False
     ping_pong: bool = False
+    stage_output: bool = True
     snake: bool = False
 
     @property

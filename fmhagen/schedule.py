@@ -13,6 +13,7 @@ class MainLoop(StrEnum):
 
     WARP_SPECIALISED = "warp_specialised"
     WAVE_INTERLEAVED = "wave_interleaved"
+    WAVE_PIPELINED = "wave_pipelined"
 
 
 class Rescale(StrEnum):
@@ -29,25 +30,36 @@ class Rescale(StrEnum):
     ON_OVERFLOW = "on_overflow"
 
 
+class Store(StrEnum):
+    """How O leaves a block: `staged` through shared memory, or `direct` from registers."""
+
+    STAGED = "staged"
+    DIRECT = "direct"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Schedule(Record):
     """How one attention kernel is tiled and ordered.
 
     Attributes:
-        main_loop: warp_specialised (a producer warp and consumer warpgroups) or wave_interleaved
-            (every wave loads and computes).
+        main_loop: warp_specialised (a producer warp and consumer warpgroups), wave_interleaved
+            (every wave loads and computes) or wave_pipelined (the same, with the softmax of one
+            unit of keys between the matrix instructions of the next, in an order that is fixed).
         tile_m: query rows of one tile.
         tile_n: key columns of one step of the main loop.
-        consumers: warpgroups (warp_specialised) or waves (wave_interleaved) that compute; the
+        consumers: warpgroups (warp_specialised) or waves (the others) that compute; the
             rows of a tile are dealt evenly to them.
         stages: depth of the ring of K and V tiles in shared memory.
         q_stages: buffers for Q tiles; 2 lets the next tile's Q load under this tile's work.
         persistent: one block a compute unit walks over the tiles; else one block a tile.
+        store: staged leaves through the tile's Q buffer by the copy engine; direct frees that
+            buffer as soon as S is complete, so that one Q buffer is enough.
         ping_pong: consumer warpgroups take turns on the tensor cores, so that each computes its
             softmax under the products of the others.
-        p_buffers: buffers for P in registers; 2 lets S of the next key tile be issued while O += P V
-            of this one still runs.
+        p_buffers: buffers for P in registers; 2 lets S of the next key tile be issued while
+            O += P V of this one still runs.
         rescale: when O is rescaled to a new reference of the softmax.
+        prefetch: operands that a wave_pipelined loop reads from shared memory ahead of their use.
         producer_registers: registers a thread of the producer warpgroup keeps; 0 where none is.
         consumer_registers: registers a thread of a consumer warpgroup gets; 0 where not dealt.
     """
@@ -59,9 +71,11 @@ class Schedule(Record):
     stages: int = 2
     q_stages: int = 1
     persistent: bool = False
+    store: Store = Store.STAGED
     ping_pong: bool = False
     p_buffers: int = 1
     rescale: Rescale = Rescale.ON_GROWTH
+    prefetch: int = 0
     producer_registers: int = 0
     consumer_registers: int = 0
 

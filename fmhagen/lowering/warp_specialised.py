@@ -13,7 +13,7 @@ from fmhagen.plan import (
     TensorMapPlan,
     pack_params,
 )
-from fmhagen.schedule import Rescale, Schedule
+from fmhagen.schedule import Rescale, Schedule, Store
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 
@@ -22,7 +22,6 @@ GROUP_ROWS = 64  # rows of one warpgroup's accumulator
 GROUP_THREADS = 128
 GROUP_WARPS = 4
 MATRIX_K = 16  # depth of one 16-bit matrix instruction
-ELEMENT_BYTES = 2
 BOX_COLUMNS = 64  # 128 bytes: one row of the 128-byte swizzle
 SWIZZLE_BYTES = 128
 SWIZZLE_ATOM_BYTES = 1024  # eight rows: the swizzle repeats, so tiles are aligned to it
@@ -91,6 +90,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         causal=spec.causal,
         top_left=spec.causal and spec.anchor == "top_left",
         conditional_rescale=schedule.conditional_rescale,
+        stage_output=schedule.store == Store.STAGED,
         ping_pong=schedule.ping_pong,
         two_p_buffers=schedule.p_buffers == 2,
         snake=spec.causal and schedule.persistent,
@@ -105,6 +105,7 @@ def _traits(schedule: Schedule) -> tuple[str, ...]:
         (schedule.ping_pong, "pingpong"),
         (schedule.p_buffers == 2, "twop"),
         (schedule.rescale != Rescale.ALWAYS, str(schedule.rescale).removeprefix("on_")),
+        (schedule.store == Store.DIRECT, "direct"),
         (not schedule.persistent, "grid"),
     )
     return tuple(word for holds, word in named if holds)
@@ -131,11 +132,10 @@ def _check_shape(schedule: Schedule) -> None:
         raise ScheduleError("p_buffers", schedule.p_buffers, "must be 1 or 2")
     if schedule.p_buffers == 2 and schedule.rescale != Rescale.ON_OVERFLOW:
         raise ScheduleError("p_buffers", 2, "needs rescale='on_overflow'", "use p_buffers=1")
-    if schedule.persistent and schedule.q_stages == 1:
+    if schedule.persistent and schedule.q_stages == 1 and schedule.store == Store.STAGED:
         # The next tile's first S is issued before this tile's O, which leaves through its Q buffer.
-        raise ScheduleError(
-            "q_stages", 1, "a persistent block needs two Q buffers", "use q_stages=2"
-        )
+        limit = "a persistent block that stages O needs two Q buffers"
+        raise ScheduleError("q_stages", 1, limit, "use q_stages=2 or store='direct'")
 
 
 def _check_registers(spec: AttentionSpec, schedule: Schedule, target: Target) -> None:
@@ -173,18 +173,21 @@ def _check_registers(spec: AttentionSpec, schedule: Schedule, target: Target) ->
 
 
 def _shared_map(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[SharedRegion, ...], int]:
-    q_bytes = schedule.tile_m * spec.d * ELEMENT_BYTES
-    k_bytes = schedule.tile_n * spec.d * ELEMENT_BYTES
-    v_bytes = schedule.tile_n * spec.dv * ELEMENT_BYTES
+    q_bytes = schedule.tile_m * SWIZZLE_BYTES * _boxes(spec.d)
+    k_bytes = schedule.tile_n * SWIZZLE_BYTES * _boxes(spec.d)
+    v_bytes = schedule.tile_n * SWIZZLE_BYTES * _boxes(spec.dv)
     warps = schedule.consumers * GROUP_WARPS
     q, kv = schedule.q_stages, schedule.stages
+    staged = schedule.store == Store.STAGED
+    o_full = ("O_FULL", q * BARRIER_BYTES, f"O is staged: consumer warps arrive ({warps})")
+    q_empty = "O has left: store warp arrives (1)" if staged else f"S is complete ({warps})"
     rows = (
-        ("SMEM_Q", q * q_bytes, f"Q tiles [{q}]; a tile's O is staged over its Q"),
+        ("SMEM_Q", q * q_bytes, f"Q tiles [{q}]{'; O is staged over its Q' if staged else ''}"),
         ("SMEM_K", kv * k_bytes, f"K tiles [{kv}]"),
         ("SMEM_V", kv * v_bytes, f"V tiles [{kv}]"),
         ("Q_FULL", q * BARRIER_BYTES, "Q has landed: producer arrives (1 + bytes), consumers wait"),
-        ("O_FULL", q * BARRIER_BYTES, f"O is staged: consumer warps arrive ({warps}), store waits"),
-        ("Q_EMPTY", q * BARRIER_BYTES, "O has left: store warp arrives (1), producer waits"),
+        *((o_full,) if staged else ()),
+        ("Q_EMPTY", q * BARRIER_BYTES, q_empty),
         ("K_FULL", kv * BARRIER_BYTES, "K has landed: producer arrives (1 + bytes)"),
         ("K_EMPTY", kv * BARRIER_BYTES, f"S is complete: consumer warps arrive ({warps})"),
         ("V_FULL", kv * BARRIER_BYTES, "V has landed: producer arrives (1 + bytes)"),
@@ -200,6 +203,11 @@ def _shared_map(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[SharedRe
         if name.startswith("SMEM_"):
             offset = -(-offset // SWIZZLE_ATOM_BYTES) * SWIZZLE_ATOM_BYTES
     return tuple(regions), offset
+
+
+def _boxes(depth: int) -> int:
+    """Return how many boxes of columns hold a head's depth; the last one may be padded."""
+    return -(-depth // BOX_COLUMNS)
 
 
 def _constants(
@@ -233,9 +241,11 @@ def _constants(
         number("BARRIER_BYTES", BARRIER_BYTES, "one mbarrier"),
         number("Q_BOX_BYTES", tile_m * SWIZZLE_BYTES, "one box of Q or O"),
         number("KV_BOX_BYTES", tile_n * SWIZZLE_BYTES, "one box of K or V"),
-        number("Q_TILE_BYTES", tile_m * d * ELEMENT_BYTES, "one stage of Q"),
-        number("K_TILE_BYTES", tile_n * d * ELEMENT_BYTES, "one stage of K"),
-        number("V_TILE_BYTES", tile_n * dv * ELEMENT_BYTES, "one stage of V"),
+        number("QK_BOXES", _boxes(d), "boxes that hold d columns"),
+        number("V_BOXES", _boxes(dv), "boxes that hold dv columns"),
+        number("Q_TILE_BYTES", tile_m * SWIZZLE_BYTES * _boxes(d), "one stage of Q"),
+        number("K_TILE_BYTES", tile_n * SWIZZLE_BYTES * _boxes(d), "one stage of K"),
+        number("V_TILE_BYTES", tile_n * SWIZZLE_BYTES * _boxes(dv), "one stage of V"),
         *(number(r.name, r.offset_bytes, "see the shared-memory map") for r in shared),
         *((SUM_LIMIT, FINITE_LIMIT) if schedule.rescale == Rescale.ON_OVERFLOW else ()),
         LN2,
@@ -252,14 +262,23 @@ def _tensor_maps(schedule: Schedule) -> tuple[TensorMapPlan, ...]:
             swizzle_bytes=SWIZZLE_BYTES,
         )
         for tensor, count in rows.items()
+        if tensor != "o" or schedule.store == Store.STAGED
     )
 
 
-_PARAMS = (
+_MAP_PARAMS = (
     ("TensorMap", "q_map", "Q[B,H,Sq,d], box [TILE_M, BOX_COLUMNS]"),
     ("TensorMap", "k_map", "K[B,Hk,Sk,d], box [TILE_N, BOX_COLUMNS]"),
     ("TensorMap", "v_map", "V[B,Hk,Sk,dv], box [TILE_N, BOX_COLUMNS]"),
-    ("TensorMap", "o_map", "O[B,H,Sq,dv], box [TILE_M, BOX_COLUMNS]"),
+)
+_STAGED_PARAMS = (("TensorMap", "o_map", "O[B,H,Sq,dv], box [TILE_M, BOX_COLUMNS]"),)
+_DIRECT_PARAMS = (
+    ("u16*", "o", "O[B,H,Sq,dv]"),
+    ("i64", "o_stride_b", "elements"),
+    ("i64", "o_stride_h", "elements"),
+    ("i64", "o_stride_m", "elements"),
+)
+_COUNT_PARAMS = (
     ("f32*", "lse", "LSE[B,H,Sq], or null when it is not wanted"),
     ("f32", "scale_log2", "softmax scale * log2(e)"),
     ("i32", "causal_offset", "key m + causal_offset is the last that query m sees"),
@@ -281,6 +300,8 @@ _SNAKE_PARAMS = (
 
 
 def _params(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[str, str, str], ...]:
+    output = _STAGED_PARAMS if schedule.store == Store.STAGED else _DIRECT_PARAMS
+    fields = _MAP_PARAMS + output + _COUNT_PARAMS
     if not spec.causal:
-        return _PARAMS + _DEALT_PARAMS
-    return _PARAMS + _SECTION_PARAMS + (_SNAKE_PARAMS if schedule.persistent else _DEALT_PARAMS)
+        return fields + _DEALT_PARAMS
+    return fields + _SECTION_PARAMS + (_SNAKE_PARAMS if schedule.persistent else _DEALT_PARAMS)

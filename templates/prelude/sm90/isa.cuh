@@ -74,6 +74,11 @@ FMHAGEN_DEVICE f32 shuffle_xor(f32 value, u32 lane_mask) {
   return __shfl_xor_sync(0xffffffffu, value, lane_mask);
 }
 
+// As shuffle_xor, of 32 bits.
+FMHAGEN_DEVICE u32 shuffle_xor_bits(u32 value, u32 lane_mask) {
+  return __shfl_xor_sync(0xffffffffu, value, lane_mask);
+}
+
 // True in every lane of the warp if `predicate` holds in any.
 FMHAGEN_DEVICE bool warp_any(bool predicate) {
   return __any_sync(0xffffffffu, predicate);
@@ -251,4 +256,16 @@ FMHAGEN_DEVICE void store_matrix_x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3)
 // Stores one float to global memory.
 FMHAGEN_DEVICE void store_global_f32(f32* address, f32 value) {
   *address = value;
+}
+
+// Stores two 16-bit elements to global memory.
+FMHAGEN_DEVICE void store_global_u32(u16* address, u32 value) {
+  *reinterpret_cast<u32*>(address) = value;
+}
+
+// Stores eight 16-bit elements to global memory; `address` is 16-byte aligned.
+FMHAGEN_DEVICE void store_global_v4(u16* address, u32 r0, u32 r1, u32 r2, u32 r3) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(r0), "r"(r1), "r"(r2),
+               "r"(r3)
+               : "memory");
 }

@@ -18,22 +18,6 @@ FMHAGEN_DEVICE i32 clamp(i32 value, i32 low, i32 high) {
   return value < low ? low : value > high ? high : value;
 }
 
-// One thread sets up every barrier before anyone uses one.
-FMHAGEN_DEVICE void initialise_barriers(u32 smem) {
-  for (u32 stage = 0; stage < Q_STAGES; ++stage) {
-    mbarrier_init(smem + Q_FULL + stage * BARRIER_BYTES, 1);
-    mbarrier_init(smem + O_FULL + stage * BARRIER_BYTES, CONSUMER_WARPS);
-    mbarrier_init(smem + Q_EMPTY + stage * BARRIER_BYTES, 1);
-  }
-  for (u32 stage = 0; stage < STAGES; ++stage) {
-    mbarrier_init(smem + K_FULL + stage * BARRIER_BYTES, 1);
-    mbarrier_init(smem + K_EMPTY + stage * BARRIER_BYTES, CONSUMER_WARPS);
-    mbarrier_init(smem + V_FULL + stage * BARRIER_BYTES, 1);
-    mbarrier_init(smem + V_EMPTY + stage * BARRIER_BYTES, CONSUMER_WARPS);
-  }
-  mbarrier_init_fence();
-}
-
 // Waits until the use number `use` of a ring of COUNT buffers has been filled.
 template <u32 COUNT>
 FMHAGEN_DEVICE void wait_full(u32 barriers, u32 use) {
@@ -54,13 +38,14 @@ FMHAGEN_DEVICE void release(u32 barriers, u32 use) {
   }
 }
 
-// Loads rows [row, row + rows of a box) of one head, DEPTH columns, as boxes of BOX_COLUMNS.
-template <u32 DEPTH, u32 BOX_BYTES>
+// Loads rows [row, row + rows of a box) of one head as BOXES boxes of BOX_COLUMNS columns.
+// Columns beyond the head's depth and rows beyond its end arrive as zeros.
+template <u32 BOXES, u32 BOX_BYTES>
 FMHAGEN_DEVICE void load_tile(u32 destination, const TensorMap* map, u32 barrier, u32 row, i32 head,
                               i32 batch) {
-  mbarrier_arrive_expect_tx(barrier, DEPTH / BOX_COLUMNS * BOX_BYTES);
+  mbarrier_arrive_expect_tx(barrier, BOXES * BOX_BYTES);
 #pragma unroll
-  for (u32 box = 0; box < DEPTH / BOX_COLUMNS; ++box) {
+  for (u32 box = 0; box < BOXES; ++box) {
     tma_load_4d(destination + box * BOX_BYTES, map, barrier, static_cast<i32>(box * BOX_COLUMNS),
                 static_cast<i32>(row), head, batch);
   }
@@ -69,7 +54,7 @@ FMHAGEN_DEVICE void load_tile(u32 destination, const TensorMap* map, u32 barrier
 // Loads one K tile as use number `use` of the K ring.
 FMHAGEN_DEVICE void load_k(const Params& params, u32 smem, u32 use, u32 n_tile, i32 head, i32 batch) {
   wait_empty<STAGES>(smem + K_EMPTY, use);
-  load_tile<HEAD_DIM, KV_BOX_BYTES>(smem + SMEM_K + use % STAGES * K_TILE_BYTES, &params.k_map,
+  load_tile<QK_BOXES, KV_BOX_BYTES>(smem + SMEM_K + use % STAGES * K_TILE_BYTES, &params.k_map,
                                     smem + K_FULL + use % STAGES * BARRIER_BYTES, n_tile * TILE_N,
                                     head, batch);
 }
@@ -77,7 +62,7 @@ FMHAGEN_DEVICE void load_k(const Params& params, u32 smem, u32 use, u32 n_tile, 
 // Loads one V tile as use number `use` of the V ring.
 FMHAGEN_DEVICE void load_v(const Params& params, u32 smem, u32 use, u32 n_tile, i32 head, i32 batch) {
   wait_empty<STAGES>(smem + V_EMPTY, use);
-  load_tile<HEAD_DIM_V, KV_BOX_BYTES>(smem + SMEM_V + use % STAGES * V_TILE_BYTES, &params.v_map,
+  load_tile<V_BOXES, KV_BOX_BYTES>(smem + SMEM_V + use % STAGES * V_TILE_BYTES, &params.v_map,
                                       smem + V_FULL + use % STAGES * BARRIER_BYTES,
                                       n_tile * TILE_N, head, batch);
 }
@@ -270,6 +255,23 @@ FMHAGEN_DEVICE void normalise(f32 (&o)[HEAD_DIM_V / 2], const f32 (&sum)[2]) {
   for (u32 i = 0; i < HEAD_DIM_V / 2; ++i) {
     o[i] *= inverse[i / 2 % 2];
   }
+}
+
+// Exchanges 2 x 2 blocks between the lanes that differ in the bits of `lane_mask`: the one whose bit is set
+// gives `low` for `high`.
+FMHAGEN_DEVICE void exchange(u32& low, u32& high, u32 lane_mask) {
+  const bool upper = (thread_index() & lane_mask) != 0;
+  const u32 received = shuffle_xor_bits(upper ? low : high, lane_mask);
+  low = upper ? received : low;
+  high = upper ? high : received;
+}
+
+// Transposes a 4 x 4 block over the four lanes that share a row: register i of lane j and j of i change places.
+FMHAGEN_DEVICE void transpose(u32 (&r)[4]) {
+  exchange(r[0], r[1], 1);
+  exchange(r[2], r[3], 1);
+  exchange(r[0], r[2], 2);
+  exchange(r[1], r[3], 2);
 }
 
 // LSE = ln(l * 2^reference), one thread of four a row; -inf where a row saw no key.

@@ -72,6 +72,12 @@ static inline f32 shuffle_xor(f32 value, u32 lane_mask) {
   return emulator::float_of(values[(emulator::current->lane ^ lane_mask) % emulator::LANES]);
 }
 
+static inline u32 shuffle_xor_bits(u32 value, u32 lane_mask) {
+  FMHAGEN_COUNT("shfl");
+  const u32* values = emulator::warp_exchange("shuffle_xor_bits", lane_mask, value);
+  return values[(emulator::current->lane ^ lane_mask) % emulator::LANES];
+}
+
 static inline bool warp_any(bool predicate) {
   FMHAGEN_COUNT("vote");
   const u32* values = emulator::warp_exchange("warp_any", 0, predicate);
@@ -246,4 +252,21 @@ static inline void store_global_f32(f32* address, f32 value) {
   u64 target = reinterpret_cast<u64>(address);
   emulator::check_global_alignment(issuer, target, 4);
   memcpy(emulator::global_write(issuer, target, 4), &value, 4);
+}
+
+static inline void store_global_u32(u16* address, u32 value) {
+  FMHAGEN_COUNT("st.global");
+  emulator::Issuer issuer = emulator::issuer_here("store_global_u32");
+  u64 target = reinterpret_cast<u64>(address);
+  emulator::check_global_alignment(issuer, target, 4);
+  memcpy(emulator::global_write(issuer, target, 4), &value, 4);
+}
+
+static inline void store_global_v4(u16* address, u32 r0, u32 r1, u32 r2, u32 r3) {
+  FMHAGEN_COUNT("st.global");
+  emulator::Issuer issuer = emulator::issuer_here("store_global_v4");
+  u64 target = reinterpret_cast<u64>(address);
+  emulator::check_global_alignment(issuer, target, 16);
+  const u32 values[4] = {r0, r1, r2, r3};
+  memcpy(emulator::global_write(issuer, target, 16), values, 16);
 }
