@@ -1,4 +1,4 @@
-"""Plan: everything that a template may print and a runtime must know; nothing of how it was decided.
+"""Plan: all that a template may print and a runtime must know; nothing of how it was decided.
 
 A template reads one object, `plan`. Numbers stand in `constants`, so two instances that differ in
 numbers alone differ in the constants block alone; structure stands in the boolean fields.
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from fmhagen.schedule import Schedule
+from fmhagen.slots import SlotTable
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 
@@ -153,6 +154,10 @@ class Plan:
         heads_in_l2_bytes: K and V that one section of heads may hold, for the tile order.
         two_p_buffers, ping_pong: see `Schedule`.
         stage_output: O leaves through shared memory; see `schedule.Store`.
+        slot_table: a step of a wave_pipelined loop, in the order in which it is issued.
+        round_call: function that rounds two numbers of P; "" where the main loop has its own.
+        uses_accumulation_registers: a lane has more registers than vector instructions reach.
+        value_keys_are_four: a thread stages V in pieces of four keys, else of eight.
         snake: tiles are dealt to the blocks of a persistent grid forwards and backwards in turn.
     """
 
@@ -183,6 +188,10 @@ class Plan:
     ping_pong: bool = False
     stage_output: bool = True
     snake: bool = False
+    slot_table: SlotTable | None = None
+    round_call: str = ""
+    uses_accumulation_registers: bool = False
+    value_keys_are_four: bool = False
 
     @property
     def qk_shape(self) -> MatrixShape:

@@ -39,6 +39,19 @@ class Layout(StrEnum):
     BHSD = "bhsd"
 
 
+class Rounding(StrEnum):
+    """How P = exp2(..) is rounded to 16 bits before it is multiplied by V.
+
+    `auto`: what the target does best. `rtne`: to nearest even. `rtna`: to nearest, ties away from
+    zero. `rtz_corrected`: truncated, with the mean error of truncation taken out of O.
+    """
+
+    AUTO = "auto"
+    RTNE = "rtne"
+    RTNA = "rtna"
+    RTZ_CORRECTED = "rtz_corrected"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class AttentionSpec(Record):
     """What one attention operator computes: O = softmax(scale * Q K^T + mask) V.
@@ -59,6 +72,7 @@ class AttentionSpec(Record):
         sink: one learned logit a query head in the denominator.
         varlen: sequences packed along one axis, with cumulative lengths.
         page_size: keys a page of a paged key/value cache; None means contiguous.
+        p_rounding: how P is rounded for its product with V; `auto` lets the target choose.
 
     Raises:
         InvalidSpecError: a value means nothing on any chip.
@@ -79,6 +93,7 @@ class AttentionSpec(Record):
     sink: bool = False
     varlen: bool = False
     page_size: int | None = None
+    p_rounding: Rounding = Rounding.AUTO
 
     def __post_init__(self) -> None:
         """Normalise equal spellings to one value, then refuse values without a meaning."""

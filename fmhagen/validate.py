@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from fmhagen.targets import Target
 
 SUPPORTED_DTYPES = ("bf16", "fp16")
-SUPPORTED_HEAD_DIMS = (64, 128)
 
 
 def check_meaning(spec: AttentionSpec) -> None:
@@ -66,89 +65,106 @@ class Rule:
     Attributes:
         field: the field of the spec that it judges.
         holds: whether a spec keeps within it on a target.
-        limit: the limit as a sentence.
-        suggestion: the nearest thing that works, given the spec.
+        limit: a target's limit as a sentence.
+        suggestion: the nearest thing that works, given the spec and the target.
     """
 
     field: str
     holds: Callable[[AttentionSpec, Target], bool]
-    limit: str
-    suggestion: Callable[[AttentionSpec], str]
+    limit: Callable[[Target], str]
+    suggestion: Callable[[AttentionSpec, Target], str]
 
 
-def _nearest_head_dim(spec: AttentionSpec) -> str:
-    larger = [d for d in SUPPORTED_HEAD_DIMS if d >= max(spec.d, spec.dv)]
+def _nearest_head_dim(spec: AttentionSpec, target: Target) -> str:
+    larger = [d for d in target.head_dims if d >= max(spec.d, spec.dv)]
     if larger:
         return f"pad Q, K and V with zeros to head_dim={larger[0]} and give the scale"
-    return f"the largest is head_dim={SUPPORTED_HEAD_DIMS[-1]}"
+    return f"the largest is head_dim={target.head_dims[-1]}"
+
+
+def _head_dims(target: Target) -> str:
+    dims = target.head_dims
+    if len(dims) <= 4:
+        return "supported are " + " and ".join(map(str, dims))
+    return f"must be a multiple of {dims[0]} up to {dims[-1]}"
 
 
 RULES: tuple[Rule, ...] = (
     Rule(
         field="direction",
         holds=lambda spec, target: spec.direction == "forward",
-        limit="the backward pass is not generated yet",
-        suggestion=lambda spec: "use direction='forward'",
+        limit=lambda target: "the backward pass is not generated yet",
+        suggestion=lambda spec, target: "use direction='forward'",
     ),
     Rule(
         field="dtype",
         holds=lambda spec, target: spec.dtype in SUPPORTED_DTYPES,
-        limit="supported are " + " and ".join(SUPPORTED_DTYPES),
-        suggestion=lambda spec: "convert Q, K and V to bf16",
+        limit=lambda target: "supported are " + " and ".join(SUPPORTED_DTYPES),
+        suggestion=lambda spec, target: "convert Q, K and V to bf16",
     ),
     Rule(
         field="head_dim",
-        holds=lambda spec, target: spec.d in SUPPORTED_HEAD_DIMS,
-        limit="supported are " + " and ".join(map(str, SUPPORTED_HEAD_DIMS)),
+        holds=lambda spec, target: spec.d in target.head_dims,
+        limit=_head_dims,
         suggestion=_nearest_head_dim,
     ),
     Rule(
         field="head_dim_v",
-        holds=lambda spec, target: spec.dv == spec.d,
-        limit="must equal head_dim for now",
+        holds=lambda spec, target: (
+            spec.dv in target.head_dims if target.head_dims_differ else spec.dv == spec.d
+        ),
+        limit=lambda target: (
+            _head_dims(target) if target.head_dims_differ else "must equal head_dim for now"
+        ),
         suggestion=_nearest_head_dim,
     ),
     Rule(
         field="window_left",
         holds=lambda spec, target: spec.window_left is None,
-        limit="sliding windows are not generated yet",
-        suggestion=lambda spec: "use window_left=None",
+        limit=lambda target: "sliding windows are not generated yet",
+        suggestion=lambda spec, target: "use window_left=None",
     ),
     Rule(
         field="window_right",
         holds=lambda spec, target: spec.window_right is None,
-        limit="sliding windows are not generated yet",
-        suggestion=lambda spec: "use causal=True for window_right=0, else None",
+        limit=lambda target: "sliding windows are not generated yet",
+        suggestion=lambda spec, target: "use causal=True for window_right=0, else None",
     ),
     Rule(
         field="soft_cap",
         holds=lambda spec, target: spec.soft_cap is None,
-        limit="score functions are not generated yet",
-        suggestion=lambda spec: "use soft_cap=None",
+        limit=lambda target: "score functions are not generated yet",
+        suggestion=lambda spec, target: "use soft_cap=None",
     ),
     Rule(
         field="alibi",
         holds=lambda spec, target: not spec.alibi,
-        limit="score functions are not generated yet",
-        suggestion=lambda spec: "use alibi=False",
+        limit=lambda target: "score functions are not generated yet",
+        suggestion=lambda spec, target: "use alibi=False",
     ),
     Rule(
         field="sink",
         holds=lambda spec, target: not spec.sink,
-        limit="attention sinks are not generated yet",
-        suggestion=lambda spec: "use sink=False",
+        limit=lambda target: "attention sinks are not generated yet",
+        suggestion=lambda spec, target: "use sink=False",
     ),
     Rule(
         field="varlen",
         holds=lambda spec, target: not spec.varlen,
-        limit="packed sequences are not generated yet",
-        suggestion=lambda spec: "call once for each sequence",
+        limit=lambda target: "packed sequences are not generated yet",
+        suggestion=lambda spec, target: "call once for each sequence",
     ),
     Rule(
         field="page_size",
         holds=lambda spec, target: spec.page_size is None,
-        limit="paged caches are not generated yet",
-        suggestion=lambda spec: "gather the pages into contiguous K and V",
+        limit=lambda target: "paged caches are not generated yet",
+        suggestion=lambda spec, target: "gather the pages into contiguous K and V",
+    ),
+    Rule(
+        field="p_rounding",
+        holds=lambda spec, target: spec.p_rounding in target.p_roundings,
+        limit=lambda target: "supported are " + " and ".join(target.p_roundings),
+        suggestion=lambda spec, target: "use p_rounding='auto'",
     ),
 )
 
@@ -165,8 +181,8 @@ def check_support(spec: AttentionSpec, target: Target) -> None:
             if rule.field == "head_dim_v":
                 value = spec.dv
             plain = str(value) if isinstance(value, str) else value
-            limit = f"{rule.limit} on {target.name}"
-            raise UnsupportedSpecError(rule.field, plain, limit, rule.suggestion(spec))
+            limit = f"{rule.limit(target)} on {target.name}"
+            raise UnsupportedSpecError(rule.field, plain, limit, rule.suggestion(spec, target))
 
 
 def is_supported(spec: AttentionSpec, target: Target) -> bool:

@@ -13,7 +13,7 @@ from fmhagen.lowering import lower
 from fmhagen.oracle import reference
 from fmhagen.plan import Plan
 from fmhagen.runtime.emulator import Buffer, Checks, Region, Report, run
-from fmhagen.runtime.launch_values import block_layout, scale_log2_of
+from fmhagen.runtime.launch_values import block_packer, scale_log2_of
 from fmhagen.schedule import Schedule
 from fmhagen.select import candidates
 from fmhagen.source import Source
@@ -168,11 +168,10 @@ def emulate(
     }
     for name, array in (("q", q), ("k", k), ("v", v), ("o", o)):
         fields |= _strides(name, array)
-    layout = block_layout(plan)
     report = run(
         binary.path or "",
         plan.symbol,
-        layout.layout.pack(*(fields[name] for name in layout.names)),
+        block_packer(plan).pack(*(fields[field.name] for field in plan.params)),
         blocks or max(1, plan.grid.blocks(m_tiles * h * b, GFX942.compute_units)),
         plan.threads,
         plan.shared_bytes,

@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from gfx942_runs import Sizes, emulate, small_plan
+from gfx942_runs import Sizes, emulate, plan_of
 
 from fmhagen.emission import emit_source
 from fmhagen.errors import EmulatorError
@@ -12,7 +12,7 @@ from fmhagen.spec import AttentionSpec
 
 SEEDS = 20
 SIZES = Sizes(heads=2, seqlen_q=100, seqlen_k=150)
-PLAN = small_plan(AttentionSpec(head_dim=64, causal=True))
+PLAN = plan_of(AttentionSpec(head_dim=64, causal=True), tile_m=128, tile_n=64, consumers=4)
 SOURCE = emit_source(PLAN)
 
 LOOP_END = "    wait_lds();\n    block_barrier();\n    ++n_tile;\n"

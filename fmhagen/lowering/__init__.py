@@ -5,6 +5,7 @@ from __future__ import annotations
 from fmhagen.errors import ScheduleError
 from fmhagen.lowering.warp_specialised import lower_warp_specialised
 from fmhagen.lowering.wave_interleaved import lower_wave_interleaved
+from fmhagen.lowering.wave_pipelined import lower_wave_pipelined
 from fmhagen.plan import Plan
 from fmhagen.schedule import MainLoop, Schedule
 from fmhagen.spec import AttentionSpec
@@ -34,6 +35,7 @@ def lower(spec: AttentionSpec, schedule: Schedule, target: Target) -> Plan:
     table = {
         MainLoop.WARP_SPECIALISED: lower_warp_specialised,
         MainLoop.WAVE_INTERLEAVED: lower_wave_interleaved,
+        MainLoop.WAVE_PIPELINED: lower_wave_pipelined,
     }
     return table[schedule.main_loop](spec, schedule, target)
 

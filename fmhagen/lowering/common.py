@@ -19,6 +19,8 @@ def symbol_of(
     words = ["fmha", "fwd", str(spec.dtype)]
     if spec.causal:
         words.append("causal_top_left" if spec.anchor == "top_left" else "causal")
+    if spec.p_rounding != "auto":
+        words.append(str(spec.p_rounding))
     depth = f"d{spec.d}" if spec.d == spec.dv else f"d{spec.d}x{spec.dv}"
     tile = "_".join((f"m{schedule.tile_m}n{schedule.tile_n}{depth}", *traits))
     return "_".join(words) + f"__{tile}__{target.symbol_suffix}"

@@ -6,7 +6,7 @@ from fmhagen.errors import ScheduleError
 from fmhagen.lowering.common import LN2, symbol_of
 from fmhagen.plan import Constant, GridFormula, Plan, SharedRegion, pack_params
 from fmhagen.schedule import Rescale, Schedule
-from fmhagen.spec import AttentionSpec
+from fmhagen.spec import AttentionSpec, Rounding
 from fmhagen.targets import Target
 
 # Shapes of the matrix unit and of the loads that this main loop is written for.
@@ -26,6 +26,7 @@ def lower_wave_interleaved(spec: AttentionSpec, schedule: Schedule, target: Targ
     Raises:
         ScheduleError: a number of the schedule does not fit; says which and what does.
     """
+    _check_spec(spec)
     _check_shape(spec, schedule)
     _check_registers(spec, schedule, target)
     shared, shared_bytes = _shared_map(spec, schedule)
@@ -37,7 +38,7 @@ def lower_wave_interleaved(spec: AttentionSpec, schedule: Schedule, target: Targ
             f" {target.shared_memory_per_block_bytes} a block",
             f"use tile_n={schedule.tile_n // 2}",
         )
-    fields = tuple(f for f in _PARAMS if spec.causal or f[1] != "causal_offset")
+    fields = tuple(f for f in PARAMS if spec.causal or f[1] != "causal_offset")
     params, params_bytes = pack_params(fields)
     symbol = symbol_of(spec, schedule, target)
     return Plan(
@@ -66,6 +67,17 @@ def lower_wave_interleaved(spec: AttentionSpec, schedule: Schedule, target: Targ
         conditional_rescale=schedule.conditional_rescale,
         heads_in_l2_bytes=target.l2_bytes // 2,
     )
+
+
+def _check_spec(spec: AttentionSpec) -> None:
+    """Refuse what the pipelined loop alone is written for."""
+    hint = "use main_loop='wave_pipelined'"
+    if spec.d not in (64, 128) or spec.dv != spec.d:
+        limit = f"takes head_dim 64 or 128, not {spec.d} and {spec.dv}"
+        raise ScheduleError("main_loop", "wave_interleaved", limit, hint)
+    if spec.p_rounding not in (Rounding.AUTO, Rounding.RTNE):
+        limit = f"rounds P to nearest even, not {spec.p_rounding}"
+        raise ScheduleError("main_loop", "wave_interleaved", limit, hint)
 
 
 def _check_shape(spec: AttentionSpec, schedule: Schedule) -> None:
@@ -171,7 +183,7 @@ def _constants(
     )
 
 
-_PARAMS = (
+PARAMS = (
     ("u16*", "q", "Q[B,H,Sq,d]"),
     ("u16*", "k", "K[B,Hk,Sk,d]"),
     ("u16*", "v", "V[B,Hk,Sk,dv]"),

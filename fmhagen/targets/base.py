@@ -30,6 +30,9 @@ class Target:
         max_blocks_x: most blocks in the first grid dimension.
         l2_bytes: last cache that all compute units share.
         sources: for each fact, where it is stated.
+        head_dims: head dims that its kernels take.
+        head_dims_differ: whether `head_dim_v` may differ from `head_dim`.
+        p_roundings: roundings of P that its kernels know.
     """
 
     name: str
@@ -52,3 +55,6 @@ class Target:
     max_blocks_x: int
     l2_bytes: int
     sources: tuple[tuple[str, str], ...]
+    head_dims: tuple[int, ...] = (64, 128)
+    head_dims_differ: bool = False
+    p_roundings: tuple[str, ...] = ("auto", "rtne")

@@ -16,7 +16,7 @@ GFX942 = Target(
     file_suffix=".hip",
     language="HIP C++",
     prelude="gfx942",
-    main_loops=("wave_interleaved",),
+    main_loops=("wave_pipelined", "wave_interleaved"),
     kernel_template="kernels/fmha_fwd.hip.j2",
     prelude_suffix=".h",
     lanes_per_warp=64,
@@ -27,6 +27,9 @@ GFX942 = Target(
     max_threads_per_block=1024,
     max_blocks_x=2**22 - 1,
     l2_bytes=256 * 2**20,
+    head_dims=tuple(range(16, 257, 16)),
+    head_dims_differ=True,
+    p_roundings=("auto", "rtne", "rtna", "rtz_corrected"),
     sources=(
         ("compiler_arch", "LLVM, 'User Guide for AMDGPU Backend', processors"),
         ("lanes_per_warp", _ISA + ": wave64"),

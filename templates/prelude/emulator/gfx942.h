@@ -7,6 +7,7 @@
 #pragma GCC diagnostic ignored "-Wunknown-pragmas"
 
 typedef u32 u32x2 __attribute__((vector_size(8)));
+typedef f32 f32x2 __attribute__((vector_size(8)));
 typedef u32 u32x4 __attribute__((vector_size(16)));
 typedef f32 f32x4 __attribute__((vector_size(16)));
 
@@ -38,6 +39,15 @@ static inline const T& reread(const T& params) {
 }
 
 static inline void schedule_fence() {}
+
+template <class T>
+static inline void pin(const T&) {}
+
+static inline void pin_accumulation(const f32x16&) {}
+
+static inline void hold_in_accumulation(u32x4&) {}
+
+static inline void wait_loads() {}
 
 // ---- waits, barriers, exchanges ------------------------------------------------------------------------
 
@@ -74,6 +84,12 @@ static inline u32x4 lds_read_b128(u32 address) {
   emulator::lds_read("ds_read_b128", address, &value, 16);
   emulator::bank_note(kind, address, 16);
   return value;
+}
+
+static inline void lds_write_b64(u32 address, u32x2 value) {
+  static emulator::BankKind kind{"ds_write_b64"};
+  emulator::lds_write("ds_write_b64", address, &value, 8);
+  emulator::bank_note(kind, address, 8 + emulator::BANK_WRITE);
 }
 
 static inline void lds_write_b128(u32 address, u32x4 value) {
@@ -178,6 +194,12 @@ static inline f32 reciprocal_approx(f32 x) { return 1.0f / x; }
 
 static inline f32 fused_multiply_add(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
 
+static inline f32x2 packed_multiply_add(f32x2 a, f32x2 b, f32x2 c) {
+  return f32x2{__builtin_fmaf(a[0], b[0], c[0]), __builtin_fmaf(a[1], b[1], c[1])};
+}
+
+static inline f32x2 packed_add(f32x2 a, f32x2 b) { return a + b; }
+
 static inline f32 maximum(f32 a, f32 b) { return __builtin_fmaxf(a, b); }
 
 static inline f32 infinity() { return __builtin_inff(); }
@@ -186,6 +208,18 @@ static inline u32 pack_bf16x2(f32 low, f32 high) {
   emulator::check_register("pack_bf16x2", low);
   emulator::check_register("pack_bf16x2", high);
   return emulator::bf16_of(low) | emulator::bf16_of(high) << 16;
+}
+
+static inline u32 pack_bf16x2_away(f32 low, f32 high) {
+  emulator::check_register("pack_bf16x2_away", low);
+  emulator::check_register("pack_bf16x2_away", high);
+  return byte_permute(emulator::bits_of(high) + 0x8000u, emulator::bits_of(low) + 0x8000u, 0x07060302u);
+}
+
+static inline u32 pack_bf16x2_truncated(f32 low, f32 high) {
+  emulator::check_register("v_perm_b32", low);
+  emulator::check_register("v_perm_b32", high);
+  return byte_permute(emulator::bits_of(high), emulator::bits_of(low), 0x07060302u);
 }
 
 static inline u32 pack_f16x2(f32 low, f32 high) {

@@ -6,6 +6,9 @@
 // Two registers; 16-bit elements are carried in pairs, the first in bits 0-15.
 using u32x2 = u32 __attribute__((ext_vector_type(2)));
 
+// Two registers: two floats that one packed instruction takes.
+using f32x2 = f32 __attribute__((ext_vector_type(2)));
+
 // Four registers, of 16-bit pairs.
 using u32x4 = u32 __attribute__((ext_vector_type(4)));
 
@@ -54,6 +57,36 @@ FMHAGEN_DEVICE void schedule_fence() {
   __builtin_amdgcn_sched_barrier(0);
 }
 
+// Keeps the instruction that makes `value` before this point, and all that follows behind it (none).
+// NOTE: sched_barrier alone does not hold pure operations; the asm reads the value and does nothing.
+template <class T>
+FMHAGEN_DEVICE void pin(const T& value) {
+  asm volatile("" ::"v"(value));
+  __builtin_amdgcn_sched_barrier(0);
+}
+
+// The same for an accumulator in accumulation registers, where a lane has more than 256 registers.
+FMHAGEN_DEVICE void pin_accumulation(const f32x16& value) {
+#if __clang_major__ < 22
+  asm volatile("" ::"a"(value));
+#else
+  asm volatile("" ::"v"(value));
+#endif
+  __builtin_amdgcn_sched_barrier(0);
+}
+
+// Holds an operand of matrix instructions in accumulation registers, which these can read as well.
+FMHAGEN_DEVICE void hold_in_accumulation(u32x4& value) {
+#if __clang_major__ < 22
+  asm volatile("" : "+a"(value));
+#endif
+}
+
+// Waits until this wave's loads from global memory and from LDS are complete (s_waitcnt 0).
+FMHAGEN_DEVICE void wait_loads() {
+  __builtin_amdgcn_s_waitcnt(0x0070);
+}
+
 // The value of the first lane: a number that the compiler knows is uniform (v_readfirstlane_b32).
 FMHAGEN_DEVICE u32 wave_uniform(u32 value) {
   return __builtin_amdgcn_readfirstlane(value);
@@ -74,6 +107,11 @@ FMHAGEN_DEVICE f32 shuffle_xor(f32 value, u32 lane_mask) {
 // Reads 16 bytes of LDS, 16-byte aligned (ds_read_b128).
 FMHAGEN_DEVICE u32x4 lds_read_b128(u32 address) {
   return *(const __attribute__((address_space(3))) u32x4*)address;
+}
+
+// Writes 8 bytes of LDS, 8-byte aligned (ds_write_b64).
+FMHAGEN_DEVICE void lds_write_b64(u32 address, u32x2 value) {
+  *(__attribute__((address_space(3))) u32x2*)address = value;
 }
 
 // Writes 16 bytes of LDS, 16-byte aligned (ds_write_b128).
@@ -154,6 +192,16 @@ FMHAGEN_DEVICE f32 fused_multiply_add(f32 a, f32 b, f32 c) {
   return __builtin_fmaf(a, b, c);
 }
 
+// The same for two pairs of numbers at once (v_pk_fma_f32).
+FMHAGEN_DEVICE f32x2 packed_multiply_add(f32x2 a, f32x2 b, f32x2 c) {
+  return __builtin_elementwise_fma(a, b, c);
+}
+
+// a + b of two pairs of numbers (v_pk_add_f32).
+FMHAGEN_DEVICE f32x2 packed_add(f32x2 a, f32x2 b) {
+  return a + b;
+}
+
 // The larger of two numbers; a NaN loses (v_max_f32).
 FMHAGEN_DEVICE f32 maximum(f32 a, f32 b) {
   return __builtin_fmaxf(a, b);
@@ -171,6 +219,19 @@ FMHAGEN_DEVICE u32 pack_bf16x2(f32 low, f32 high) {
   low_bits += 0x7fffu + ((low_bits >> 16) & 1u);
   high_bits += 0x7fffu + ((high_bits >> 16) & 1u);
   return __builtin_amdgcn_perm(high_bits, low_bits, 0x07060302u);
+}
+
+// Rounds two floats to bf16, to nearest, ties away from zero (v_add_u32 twice, v_perm_b32).
+FMHAGEN_DEVICE u32 pack_bf16x2_away(f32 low, f32 high) {
+  u32 low_bits = __builtin_bit_cast(u32, low) + 0x8000u;
+  u32 high_bits = __builtin_bit_cast(u32, high) + 0x8000u;
+  return __builtin_amdgcn_perm(high_bits, low_bits, 0x07060302u);
+}
+
+// Truncates two floats to bf16; `low` goes to bits 0-15 (v_perm_b32).
+FMHAGEN_DEVICE u32 pack_bf16x2_truncated(f32 low, f32 high) {
+  return __builtin_amdgcn_perm(__builtin_bit_cast(u32, high), __builtin_bit_cast(u32, low),
+                               0x07060302u);
 }
 
 // Rounds two floats to fp16, to nearest even; `low` goes to bits 0-15 (v_cvt_f16_f32, v_pack).

@@ -23,6 +23,11 @@ FMHAGEN_DEVICE u32 v_swizzle(u32 row) {
   return (row >> 1 & 7u) ^ (row & 1u) << 2 ^ (row >> 3 & 2u);
 }
 
+// XORed with the 16-byte column of V^T in a unit of 64 keys, or of two rows of 32: the same.
+FMHAGEN_DEVICE u32 v_unit_swizzle(u32 row) {
+  return (row >> 1 & 1u) | (row >> 2 & 2u) | ((row ^ row >> 2) & 1u) << 2;
+}
+
 // The number in [low, high] nearest to `value`.
 FMHAGEN_DEVICE i32 clamp(i32 value, i32 low, i32 high) {
   return value < low ? low : value > high ? high : value;
@@ -37,7 +42,7 @@ FMHAGEN_DEVICE BufferResource row_buffer(const u16* base, i64 stride, u32 rows, 
   // NOTE: (count - 1) rows and a last one; or nothing, without a branch.
   const u32 any = count < 1 ? count : 1;
   const u32 bytes = count * row_bytes(stride) + any * (columns * 2 - row_bytes(stride));
-  return make_buffer(base + static_cast<i64>(first) * stride, bytes);
+  return make_buffer(base + static_cast<i64>(first) * stride, wave_uniform(bytes));
 }
 
 // Bytes from one row of a 16-bit tensor to the next.
@@ -66,6 +71,17 @@ FMHAGEN_DEVICE u32x4 transpose_eight(const u32 (&pairs)[8], u32 odd) {
   u32x4 row;
 #pragma unroll
   for (u32 i = 0; i < 4; ++i) {
+    row[i] = byte_permute(pairs[2 * i + 1], pairs[2 * i], halves);
+  }
+  return row;
+}
+
+// Two columns of four rows, two in a register, become two rows of four: row `odd` of them.
+FMHAGEN_DEVICE u32x2 transpose_four(const u32 (&pairs)[4], u32 odd) {
+  const u32 halves = odd ? 0x07060302u : 0x05040100u;
+  u32x2 row;
+#pragma unroll
+  for (u32 i = 0; i < 2; ++i) {
     row[i] = byte_permute(pairs[2 * i + 1], pairs[2 * i], halves);
   }
   return row;

@@ -1,0 +1,93 @@
+"""Checks of a slot table, whatever placed its atoms: order of data, sides of the barrier."""
+
+from __future__ import annotations
+
+from fmhagen.lowering.slot_draft import Shape
+from fmhagen.lowering.slots import fragment_read
+from fmhagen.slots import Atom, SlotTable
+
+_Line = tuple[int, Atom]
+
+
+def check_slot_table(shape: Shape, table: SlotTable) -> None:
+    """Check what the printed order must hold.
+
+    Raises:
+        ValueError: a fragment is used before it is read or overwritten before it is used, P is used
+            before it is complete, LDS is written or read on the wrong side of the barrier.
+    """
+    lines = [(i, atom) for i, slot in enumerate(table.slots) for atom in (slot.matrix, *slot.atoms)]
+    _check_barrier(lines)
+    _check_fragments(shape, table, lines)
+    _check_probabilities(lines)
+    _check_staging(lines)
+
+
+def _check_barrier(lines: list[_Line]) -> None:
+    calls = [atom.call for _, atom in lines]
+    if calls.count("block_barrier") != 1:
+        raise ValueError("a step has one barrier")
+    barrier = calls.index("block_barrier")
+    if calls[barrier - 1] != "wait_lds":
+        raise ValueError("no wait_lds before the barrier")
+    for place, (slot, atom) in enumerate(lines):
+        if atom.call.startswith("lds_write") and place > barrier:
+            raise ValueError(f"slot {slot}: {atom} after the barrier")
+        if atom.call != "lds_read_b128":
+            continue
+        region = atom.arguments[0].split(" + ")[1]
+        # v_now and k_next are overwritten, k_following is written, by other waves.
+        is_wrong = place < barrier if region == "k_following" else place > barrier
+        if is_wrong and region != "k_next":
+            raise ValueError(f"slot {slot}: {atom} on the wrong side of the barrier")
+        if is_wrong:
+            raise ValueError(f"slot {slot}: {atom} after the barrier")
+
+
+def _check_fragments(shape: Shape, table: SlotTable, lines: list[_Line]) -> None:
+    holds = {atom.result: atom.arguments[0] for atom in table.ahead}
+    count = shape.key_fragments + shape.value_fragments
+    wanted = [
+        fragment_read(shape, i // 2, 0, following=False).arguments[0] for i in range(2 * count)
+    ]
+    used = 0
+    for slot, atom in lines:
+        if atom.call == "lds_read_b128":
+            holds[atom.result] = atom.arguments[0].replace("k_following", "k_next")
+        if atom.call.startswith("multiply"):
+            if holds.get(atom.arguments[1]) != wanted[used]:
+                raise ValueError(f"slot {slot}: {atom} does not find {wanted[used]}")
+            used += 1
+    for atom in table.ahead:
+        if holds.get(atom.result) != atom.arguments[0]:
+            raise ValueError(f"the next step does not find {atom}")
+
+
+def _check_probabilities(lines: list[_Line]) -> None:
+    taken: set[str] = set()
+    raised: dict[str, int] = {}
+    for slot, atom in lines:
+        if atom.call in ("scale_pair", "raise_and_scale"):
+            raised[atom.result.split()[-1]] = 0
+        if atom.call in ("raise", "raise_and_scale"):
+            raised[atom.arguments[0]] += 1
+        elif atom.call == "take_pair":
+            if raised.get(atom.arguments[3]) != 2:
+                raise ValueError(f"slot {slot}: {atom} before its numbers are raised")
+            taken.add(f"{atom.arguments[0]}[{atom.arguments[1]}]")
+        elif atom.call == "multiply" and atom.arguments[2].startswith("p["):
+            missing = {f"{atom.arguments[2]}[{i}]" for i in range(4)} - taken
+            if missing:
+                raise ValueError(f"slot {slot}: {atom} before {sorted(missing)}")
+
+
+def _check_staging(lines: list[_Line]) -> None:
+    """A register is loaded anew only after its old contents were written to LDS."""
+    written: set[str] = set()
+    for slot, atom in lines:
+        if atom.call.startswith(("lds_write", "transpose")):
+            written |= {argument for argument in atom.arguments if argument.startswith("w.")}
+        if atom.call.startswith("buffer_load"):
+            source = atom.result if atom.result.startswith("w.k") else atom.result[:-3]
+            if source not in written:
+                raise ValueError(f"slot {slot}: {atom} before what it held is written")

@@ -1,0 +1,66 @@
+"""What the placing of atoms in a slot table starts from: a step's shape, and its empty slots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fmhagen.slots import Atom
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """The numbers that a slot table follows from.
+
+    Attributes:
+        unit: keys of one step, 32 or 64.
+        depth_steps: blocks of 16 of the QK depth.
+        value_blocks: blocks of 32 of the V depth.
+        key_pieces: pieces of K that one thread stages a unit.
+        value_pieces: pieces of V that one thread stages a unit.
+        value_keys: keys of one piece of V, 4 or 8.
+        round_clk: vector work that rounds two numbers of P to one register.
+        prefetch: fragments that reads of LDS run ahead.
+    """
+
+    unit: int
+    depth_steps: int
+    value_blocks: int
+    key_pieces: int
+    value_pieces: int
+    value_keys: int
+    round_clk: int
+    prefetch: int
+
+    @property
+    def key_fragments(self) -> int:
+        """Fragments of K in one step; each serves two matrix instructions."""
+        return self.unit // 32 * self.depth_steps
+
+    @property
+    def value_fragments(self) -> int:
+        """Fragments of V^T in one step."""
+        return self.unit // 16 * self.value_blocks
+
+
+@dataclass(slots=True)
+class Draft:
+    """Slots while they are filled."""
+
+    atoms: list[list[Atom]]
+    vector_clk: list[int] = field(default_factory=list)
+    memory: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Start with nothing in the slots."""
+        self.vector_clk = [0] * len(self.atoms)
+        self.memory = [0] * len(self.atoms)
+
+    def put(self, slot: int, atom: Atom) -> None:
+        """Append an atom to a slot."""
+        self.atoms[slot].append(atom)
+        self.vector_clk[slot] += atom.clk
+        self.memory[slot] += atom.is_memory
+
+    def open_slot(self, first: int, last: int) -> int | None:
+        """Return the first slot in [first, last] without a memory operation."""
+        return next((s for s in range(max(first, 0), last + 1) if self.memory[s] == 0), None)

@@ -1,0 +1,101 @@
+"""Vector work of a slot table: exponentials of this unit, the row maximum of the next one."""
+
+from __future__ import annotations
+
+from fmhagen.lowering.slot_draft import Draft, Shape
+from fmhagen.slots import SLOT_CLK, Atom
+
+VECTOR_CLK = 4  # a vector instruction of 64 lanes, also a packed one
+RAISE_CLK = 16  # v_exp_f32, at a quarter of the rate
+MATRIX_LATENCY = 2  # slots from the last matrix instruction of S to the first use of S
+PAIRS = 8  # of consecutive keys in a block of 32, for one lane
+
+
+def place_vector_work(shape: Shape, draft: Draft, second: int) -> None:
+    """Place the exponentials of this unit and the maximum of the next one."""
+    total = len(draft.atoms)
+    maxima = [
+        Atom(
+            call="track_maximum",
+            arguments=("largest", f"s_next[{block}]", str(2 * i)),
+            clk=VECTOR_CLK,
+            latest=total - 1,
+        )
+        for block in range(shape.unit // 32)
+        for i in range(PAIRS)
+    ]
+    maxima.append(
+        Atom(
+            call="any_outgrows",
+            arguments=("w.row", "largest", "scale"),
+            result="const bool grown",
+            clk=3 * VECTOR_CLK,
+            latest=total - 1,
+        )
+    )
+    raises = _raise_atoms(shape, second)
+    # NOTE: the maxima first, since they can stand in the second phase alone.
+    _pace(draft, maxima, second + MATRIX_LATENCY, total - 1)
+    _pace(draft, raises, 0, max(atom.latest for atom in raises))
+
+
+def _raise_atoms(shape: Shape, second: int) -> list[Atom]:
+    """Return P = exp2(..) of one unit, pair by pair, and the rounding.
+
+    NOTE: a pair is taken after the next pair's first number is raised: v_exp has a latency.
+    """
+    pairs = shape.unit // 4
+    latest = [second + i // 4 * 2 * shape.value_blocks - 1 for i in range(pairs)]
+
+    def scores(i: int) -> tuple[str, ...]:
+        block, inside = divmod(i, PAIRS)
+        return "w.row", "scale", f"s_now[{block}]", str(2 * inside)
+
+    ordered = [Atom(call="scale_pair", arguments=scores(0), result="f32x2 pair_0", clk=VECTOR_CLK)]
+    pending: list[Atom] = []
+    for i in range(pairs):
+        pair = f"pair_{i}"
+        if i + 1 < pairs:
+            first = Atom(
+                call="raise_and_scale",
+                arguments=(pair, *scores(i + 1)),
+                result=f"f32x2 pair_{i + 1}",
+                clk=RAISE_CLK + VECTOR_CLK,
+                latest=latest[i] - 1,
+            )
+        else:
+            arguments = (pair, "0")
+            first = Atom(call="raise", arguments=arguments, clk=RAISE_CLK, latest=latest[i] - 1)
+        ordered += [first, *pending]
+        ordered.append(Atom(call="raise", arguments=(pair, "1"), clk=RAISE_CLK, latest=latest[i]))
+        pending = [
+            Atom(
+                call="take_pair",
+                arguments=(f"p[{i // 4}]", str(i % 4), "w.row", pair),
+                clk=VECTOR_CLK + shape.round_clk,
+                latest=latest[i],
+            )
+        ]
+    return ordered + pending
+
+
+def _pace(draft: Draft, atoms: list[Atom], first: int, last: int) -> None:
+    """Place atoms in order at an even pace; one that would be late is placed whatever it costs."""
+    work = sum(atom.clk for atom in atoms)
+    room = [max(0, SLOT_CLK - draft.vector_clk[slot]) for slot in range(first, last + 1)]
+    # NOTE: where vector work bounds the step, slots overflow evenly rather than in a late pile.
+    most = SLOT_CLK if work <= sum(room) * 0.85 else SLOT_CLK + RAISE_CLK
+    done = passed = 0
+    queue = list(atoms)
+    for slot in range(first, last + 1):
+        passed += room[slot - first]
+        while queue:
+            atom = queue[0]
+            is_due = (done + atom.clk / 2) * sum(room) <= work * passed
+            fits = draft.vector_clk[slot] + atom.clk <= most
+            if not ((is_due and fits) or any(other.latest <= slot for other in queue)):
+                break
+            draft.put(slot, queue.pop(0))
+            done += atom.clk
+    if queue:
+        raise ValueError(f"no slot for {queue[0]}")

@@ -1,0 +1,75 @@
+"""Staging in a slot table: the next units of K and V on their way from global memory to LDS."""
+
+from __future__ import annotations
+
+from fmhagen.lowering.slot_draft import Draft, Shape
+from fmhagen.lowering.slot_softmax import VECTOR_CLK
+from fmhagen.slots import SLOT_CLK, Atom
+
+WRITE_LEAD = 4  # slots from the last write to LDS to the barrier that waits for it
+
+
+def place_staging(shape: Shape, draft: Draft, first: int, barrier: int) -> None:
+    """Place the next units' way through registers: write what has come, load what follows."""
+    row_type = {4: "u32x2", 8: "u32x4"}[shape.value_keys]
+    slot = first
+    for i in range(shape.value_pieces):
+        for odd in range(2):
+            clk = shape.value_keys // 2 * VECTOR_CLK
+            while draft.vector_clk[slot] + clk > SLOT_CLK:
+                slot += 1
+            call = f"transpose_{ {4: 'four', 8: 'eight'}[shape.value_keys] }"
+            result = f"const {row_type} v_row_{2 * i + odd}"
+            arguments = (f"w.v[{i}]", str(odd))
+            draft.put(slot, Atom(call=call, arguments=arguments, result=result, clk=clk))
+    v_write = {4: "lds_write_b64", 8: "lds_write_b128"}[shape.value_keys]
+    writes = [
+        _memory("lds_write_b128", f"w.k_write[{i}] + k_following", f"w.k[{i}]")
+        for i in range(shape.key_pieces)
+    ] + [
+        _memory(v_write, f"w.v_write[{i}] + v_next", f"v_row_{i}")
+        for i in range(2 * shape.value_pieces)
+    ]
+    end = _spread(draft, writes, slot, max(slot, barrier - WRITE_LEAD))
+    loads = [
+        Atom(
+            call="next_unit",
+            arguments=("w.k_rows",),
+            result="const BufferResource k_unit",
+        ),
+        *(
+            _memory("buffer_load_b128", "k_unit", f"w.k_offset[{i}]", result=f"w.k[{i}]")
+            for i in range(shape.key_pieces)
+        ),
+        Atom(
+            call="next_unit",
+            arguments=("w.v_rows",),
+            result="const BufferResource v_unit",
+        ),
+        *(
+            _memory("buffer_load_b32", "v_unit", f"w.v_offset[{i}][{j}]", result=f"w.v[{i}][{j}]")
+            for i in range(shape.value_pieces)
+            for j in range(shape.value_keys)
+        ),
+    ]
+    _spread(draft, loads, end, len(draft.atoms) - 1)
+
+
+def _memory(call: str, *arguments: str, result: str = "") -> Atom:
+    return Atom(call=call, arguments=arguments, result=result, is_memory=True)
+
+
+def _spread(draft: Draft, atoms: list[Atom], first: int, last: int) -> int:
+    """Place atoms in order, memory operations in the emptiest slots; return the last slot used."""
+    slot = first
+    for i, atom in enumerate(atoms):
+        if atom.is_memory:
+            left = sum(a.is_memory for a in atoms[i:])
+            # The fewest operations a slot for which the rest still find room.
+            for most in range(len(atoms) + 2):
+                room = [s for s in range(slot, last + 1) if draft.memory[s] <= most]
+                if sum(most + 1 - draft.memory[s] for s in room) >= left:
+                    slot = room[0]
+                    break
+        draft.put(slot, atom)
+    return slot
