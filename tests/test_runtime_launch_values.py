@@ -16,7 +16,7 @@ from fmhagen.runtime.launch_values import (
     SMALLEST_NORMAL_F32,
     Operand,
     block_packer,
-    heads_per_section,
+    deal_tiles,
     launch_values,
     scale_log2_of,
 )
@@ -128,20 +128,16 @@ def test_the_snake_deals_every_tile_once(problem: Problem, units: int) -> None:
 def test_sections_divide_the_heads_and_fit_in_l2(keys: int, heads: int, heads_kv: int) -> None:
     plan = lower(AttentionSpec(head_dim=128, causal=True))
     problem = Problem(batch=3, heads=heads, heads_kv=heads_kv, seqlen_q=64, seqlen_k=keys)
-    section = heads_per_section(plan, problem)
+    section = deal_tiles(plan, problem, 3 * heads).heads_per_section
     assert 3 * heads % section == 0
     share = keys * 256 * 2 * heads_kv / heads
-
-    def fits(count: int) -> bool:
-        return count * share <= plan.heads_in_l2_bytes
-
-    assert section == 1 or fits(section)
-    larger = [n for n in range(section + 1, 3 * heads + 1) if 3 * heads % n == 0]
-    assert not any(fits(n) for n in larger)
+    # NOTE: a section may take twice the room if that balances the blocks, and one head always goes.
+    assert section == 1 or section * share <= 2 * plan.heads_in_l2_bytes
 
 
 def test_without_a_mask_each_head_is_a_section() -> None:
-    assert heads_per_section(lower(AttentionSpec(head_dim=128)), PROBLEM) == 1
+    plan = lower(AttentionSpec(head_dim=128))
+    assert deal_tiles(plan, PROBLEM, 132).heads_per_section == 1
 
 
 def test_the_mask_offset_follows_the_anchor() -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from fmhagen.errors import InvalidSpecError, LaunchError, TensorError
 from fmhagen.plan import Plan
 from fmhagen.runtime.checks import MAX_ROWS, Axes, Problem
+from fmhagen.runtime.dealing import Deal, choose_deal
 from fmhagen.runtime.tensors import DTYPE_BYTES, TensorView
 from fmhagen.validate import check_scale
 
@@ -158,21 +159,41 @@ def operand(name: str, tensor: TensorView, axes: Axes) -> Operand:
     )
 
 
-def heads_per_section(plan: Plan, problem: Problem) -> int:
-    """Return how many heads' tiles are dealt together, see the tile order in the emitted file.
+def deal_tiles(plan: Plan, problem: Problem, blocks: int) -> Deal:
+    """Return how tiles are dealt to the blocks, see the tile order in the emitted file.
 
-    For a causal kernel the most heads (a divisor of B * H) whose share of K and V fits in the
-    plan's part of the L2 cache, at least 1; a group's heads share one K and V. Without a mask 1,
-    since then every tile takes equally long.
+    Without a mask every tile takes equally long, so they are dealt one head after another. A
+    group's heads share one K and V.
     """
-    if not plan.causal:
-        return 1
-    group = problem.heads // problem.heads_kv
     heads = problem.batch * problem.heads
+    if not plan.causal:
+        return Deal(heads_per_section=1, lane_shift=0, balance=1.0)
+    group = problem.heads // problem.heads_kv
     head_bytes = problem.seqlen_k * (plan.spec.d + plan.spec.dv) * DTYPE_BYTES[plan.spec.dtype]
-    most = heads if head_bytes == 0 else plan.heads_in_l2_bytes * group // head_bytes
-    small = [n for n in range(1, math.isqrt(heads) + 1) if heads % n == 0]
-    return max([1, *(n for n in (*small, *(heads // n for n in small)) if n <= most)])
+    l2_heads = heads if head_bytes == 0 else plan.heads_in_l2_bytes * group // head_bytes
+    return choose_deal(
+        steps=key_tiles(plan, problem),
+        batch_heads=heads,
+        blocks=blocks,
+        most_heads=2 * l2_heads if plan.snake else l2_heads,
+        l2_heads=l2_heads,
+    )
+
+
+def key_tiles(plan: Plan, problem: Problem) -> tuple[int, ...]:
+    """Return how many key tiles each query tile of a causal kernel visits, first rows first."""
+    tile_m, tile_n = plan.grid.tile_m, plan.schedule.tile_n
+    off = causal_offset(plan, problem)
+    counts = []
+    for first in range(0, problem.seqlen_q, tile_m):
+        end = min(first + tile_m, problem.seqlen_q) + off
+        counts.append(max(1, -(-min(max(end, 0), problem.seqlen_k) // tile_n)))
+    return tuple(counts)
+
+
+def causal_offset(plan: Plan, problem: Problem) -> int:
+    """Return off: key m + off is the last that query m sees."""
+    return 0 if plan.top_left else problem.seqlen_k - problem.seqlen_q
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,8 +223,8 @@ def launch_values(
         raise TensorError("q", (problem.batch, problem.heads, problem.seqlen_q), limit, "split B")
     blocks = plan.grid.blocks(tiles, compute_units)
     m_tiles = -(-problem.seqlen_q // plan.grid.tile_m)
-    section = heads_per_section(plan, problem)
-    off = 0 if plan.top_left else problem.seqlen_k - problem.seqlen_q
+    deal = deal_tiles(plan, problem, blocks)
+    section = deal.heads_per_section
     values: dict[str, Value] = {
         "batch": problem.batch,
         "num_heads": problem.heads,
@@ -215,9 +236,8 @@ def launch_values(
         "heads_per_section": section,
         "num_sections": problem.batch * problem.heads // section,
         "rounds_per_section": -(-section * m_tiles // blocks),
-        # The block that has the first tile of a section moves on by this from one to the next.
-        "lane_shift": section * m_tiles % blocks,
-        "causal_offset": off,
+        "lane_shift": deal.lane_shift,
+        "causal_offset": causal_offset(plan, problem),
         "scale_log2": scale_log2_of(plan.spec.scale_value),
         **dict.fromkeys(TENSORS, 0),
     }
