@@ -69,18 +69,19 @@ def _wave_pipelined(plan: Plan) -> tuple[str, ...]:
     unit = s.tile_n // 2
     table = plan.slot_table
     first, second = (len(table.score_slots), len(table.value_slots)) if table else (0, 0)
-    mask = "masked where a unit is partly visible"
+    mask = ", with the mask" if plan.causal else ""
     return _flat(
         *_tiles(plan),
         (1, f"{s.consumers} waves of {s.tile_m // s.consumers} rows", "each loads and computes"),
         (2, f"load Q[{s.tile_m // s.consumers}, {d}] -> registers", "of this wave's rows"),
         (2, f"K, V[{unit}, {d}, {dv}] -> SMEM_K, SMEM_V", "of the first units, by all waves"),
-        (2, f"S[{unit}] = Q K^T", f"of the first unit; {mask}"),
-        (2, f"for unit of {unit} keys, left to right:", _skipped(plan)),
-        (3, f"{first} slots: S = Q K^T of the next unit", "P = exp2(..), l of this one beside"),
-        (3, f"{second} slots: O = O + P V of this unit", "row maximum of the next one beside"),
-        (3, "K of unit + 2, V of unit + 1 -> SMEM_K, SMEM_V", "one block barrier a unit"),
-        (3, "O, l = alpha * (O, l)", "only when a row maximum grew by more than 2^8"),
+        (2, f"S[{unit}] = Q K^T", "of the first unit"),
+        (2, f"for key tile of {s.tile_n} keys, left to right:", _skipped(plan)),
+        (3, f"for unit of {unit} keys:", "two a tile"),
+        (4, f"{first} slots: S = Q K^T of the next unit", f"P, l of this one beside{mask}"),
+        (4, f"{second} slots: O = O + P V of this unit", "row maximum of the next one beside"),
+        (4, "K of unit + 2, V of unit + 1 -> SMEM_K, SMEM_V", "one block barrier a unit"),
+        (4, "O, l = alpha * (O, l)", "only when a row maximum grew by more than 2^8"),
         (2, "O = O / l -> O, LSE", ""),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fmhagen.errors import UnsupportedSpecError
-from fmhagen.spec import Anchor, AttentionSpec, Direction, DType
+from fmhagen.spec import Anchor, AttentionSpec, Direction, DType, Rounding
 from fmhagen.targets import TARGETS, Target
 from fmhagen.validate import check_support
 
@@ -41,6 +41,10 @@ FEATURES: tuple[Feature, ...] = (
     _one("attention sinks", AttentionSpec(sink=True)),
     _one("packed sequences", AttentionSpec(varlen=True)),
     _one("paged key/value cache", AttentionSpec(page_size=64)),
+    *(
+        _one(f"rounding of P: {rounding}", AttentionSpec(p_rounding=rounding))
+        for rounding in (Rounding.RTNE, Rounding.RTNA, Rounding.RTZ_CORRECTED)
+    ),
 )
 
 
