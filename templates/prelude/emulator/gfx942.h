@@ -45,7 +45,8 @@ static inline void pin(const T&) {}
 
 static inline void pin_accumulation(const f32x16&) {}
 
-static inline void hold_in_accumulation(u32x4&) {}
+template <class T>
+static inline void hold_in_accumulation(T&) {}
 
 static inline void wait_loads() {}
 

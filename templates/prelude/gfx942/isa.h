@@ -75,8 +75,9 @@ FMHAGEN_DEVICE void pin_accumulation(const f32x16& value) {
   __builtin_amdgcn_sched_barrier(0);
 }
 
-// Holds an operand of matrix instructions in accumulation registers, which these can read as well.
-FMHAGEN_DEVICE void hold_in_accumulation(u32x4& value) {
+// Holds a value that matrix instructions use in accumulation registers, where a lane has many.
+template <class T>
+FMHAGEN_DEVICE void hold_in_accumulation(T& value) {
 #if __clang_major__ < 22
   asm volatile("" : "+a"(value));
 #endif
