@@ -81,6 +81,7 @@ def _warp_specialised(
     stages: int = 2,
     rescale: Rescale = Rescale.ON_OVERFLOW,
     store: Store = Store.STAGED,
+    q_stages: int = 0,
     ping_pong: bool = True,
 ) -> Schedule:
     producer, consumer = _REGISTERS[consumers]
@@ -90,7 +91,7 @@ def _warp_specialised(
         tile_n=tile_n,
         consumers=consumers,
         stages=stages,
-        q_stages=2 if store == Store.STAGED else 1,
+        q_stages=q_stages or (2 if store == Store.STAGED else 1),
         persistent=True,
         store=store,
         ping_pong=ping_pong,
@@ -141,28 +142,37 @@ def _choose_square(spec: AttentionSpec) -> Choice:
     reasons = (
         "two consumer warpgroups of 64 rows: S (64), O (64) and P (32) fit 232 registers",
         "tile_n 128 equals tile_m, so a causal tile has at most two partly visible steps",
+        _NO_MAXIMUM,
         _PING_PONG,
         _TWO_Q,
     )
+    staged = _warp_specialised(2, 128)
+    direct = _warp_specialised(2, 128, store=Store.DIRECT, q_stages=2)
     growth = _warp_specialised(2, 128, rescale=Rescale.ON_GROWTH)
-    overflow = _warp_specialised(2, 128)
-    wide = (_warp_specialised(3, 80), "slower below 4096 keys and when causal")
+    growth_direct = _warp_specialised(
+        2, 128, rescale=Rescale.ON_GROWTH, store=Store.DIRECT, q_stages=2
+    )
     if spec.causal:
         return Choice(
-            schedule=growth,
+            schedule=direct,
             reasons=(
                 *reasons,
-                "rescale on_growth: causal tiles have few steps, and a vote of the warpgroup in"
-                " each step costs more there than the row maximum",
+                "O leaves from registers: a causal block has many short tiles, and a Q buffer that"
+                " waits for no store is loaded sooner",
             ),
-            rejected=(wide, (overflow, "a warpgroup's vote in every step")),
+            rejected=(
+                (growth_direct, _MAXIMUM),
+                (staged, "the next Q waits for the store of O"),
+                (growth, _MAXIMUM),
+            ),
         )
     return Choice(
-        schedule=overflow,
-        reasons=(*reasons, _NO_MAXIMUM),
+        schedule=staged,
+        reasons=reasons,
         rejected=(
-            wide,
+            (direct, "stores of 16 bytes a lane in place of the copy engine's"),
             (growth, _MAXIMUM),
+            (_warp_specialised(3, 80), "slower below 4096 keys"),
             (_warp_specialised(2, 128, ping_pong=False), _IN_STEP),
         ),
     )
@@ -171,15 +181,18 @@ def _choose_square(spec: AttentionSpec) -> Choice:
 def _choose_deep(spec: AttentionSpec) -> Choice:
     """Depths above 128, where shared memory holds one Q buffer."""
     tile_n = 64 if max(spec.d, spec.dv) > 192 else 128 if spec.dv <= 128 else 96
+    growth = _warp_specialised(2, tile_n, store=Store.DIRECT, rescale=Rescale.ON_GROWTH)
+    overflow = _warp_specialised(2, tile_n, store=Store.DIRECT)
     return Choice(
-        schedule=_warp_specialised(2, tile_n, store=Store.DIRECT),
+        schedule=growth if spec.causal else overflow,
         reasons=(
             f"two stages of K and V tiles of {tile_n} keys leave room for one Q buffer, so O leaves"
             " from registers and Q is loaded again as soon as S is complete",
-            _NO_MAXIMUM,
+            "rescale on_growth: a causal tile has few steps" if spec.causal else _NO_MAXIMUM,
             _PING_PONG,
         ),
         rejected=(
+            (overflow if spec.causal else growth, "within two percent of it"),
             (_warp_specialised(2, tile_n - 16, store=Store.DIRECT), "more steps of less work"),
         ),
     )

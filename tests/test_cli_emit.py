@@ -92,7 +92,7 @@ def test_spec_file_and_flags_on_top(tmp_path: Path) -> None:
     ("text", "says"),
     [
         ("[spec]\ncausall = true\n", "did you mean 'causal'"),
-        ("[spec]\nhead_dim = 96\n", "pad Q, K and V"),
+        ("[spec]\nhead_dim = 72\n", "pad Q, K and V"),
         ("[schedule]\ntile_k = 3\n", "Schedule has no such field"),
         ("[specs]\n", "did you mean 'spec'"),
         ("spec = 3\n", "must be a table"),
@@ -112,7 +112,7 @@ def test_a_bad_spec_file_is_refused(tmp_path: Path, text: str, says: str) -> Non
 @pytest.mark.parametrize(
     ("flags", "field"),
     [
-        (("--head-dim", "96"), "head_dim"),
+        (("--head-dim", "72"), "head_dim"),
         (("--head-dim", "0"), "head_dim"),
         (("--dtype", "fp32"), "dtype"),
         (("--dtype", "e4m3"), "dtype"),
