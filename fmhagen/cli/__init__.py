@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from fmhagen.cli import (
+    bench,
     cache,
     compile,
     demo,
@@ -63,7 +64,20 @@ def _root(
     """
 
 
-for _module in (demo, emit, listing, support, explain, compile, inspect, verify, doctor, cache):
+_MODULES = (
+    demo,
+    emit,
+    listing,
+    support,
+    explain,
+    compile,
+    inspect,
+    verify,
+    bench,
+    doctor,
+    cache,
+)
+for _module in _MODULES:
     _module.register(app)
 
 
