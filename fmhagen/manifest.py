@@ -27,10 +27,18 @@ schema = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """The resources of one kernel and the compiler whose binary they were read from."""
+    """The resources of one kernel and the compiler whose binary they were read from.
+
+    Attributes:
+        compiler: name and version.
+        resources: registers, spills and the like.
+        main_loop: instructions of one wave and turn of the main loop by class, and the matrix
+            utilisation that the static model predicts; "" where a target has no model.
+    """
 
     compiler: str
     resources: Resources
+    main_loop: str = ""
 
 
 Measure = Callable[[Source], Measurement | None]
@@ -89,6 +97,8 @@ class Entry:
                 for name, value in self.measurement.resources.to_dict().items()
                 if value is not None
             )
+            if self.measurement.main_loop:
+                data["main_loop"] = self.measurement.main_loop
         return data
 
 
@@ -119,6 +129,7 @@ def _entry(data: dict[str, Any]) -> Entry:
     rest = {name: value for name, value in data.items() if name not in own}
     measurement = None
     if "compiler" in rest:
-        compiler = rest.pop("compiler")
-        measurement = Measurement(compiler=compiler, resources=Resources(**rest))
+        compiler, main_loop = rest.pop("compiler"), rest.pop("main_loop", "")
+        resources = Resources(**rest)
+        measurement = Measurement(compiler=compiler, resources=resources, main_loop=main_loop)
     return Entry(**own, measurement=measurement)

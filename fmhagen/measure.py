@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from fmhagen.compile import Compiler, available_compilers, compile_source
+from fmhagen.compile.binary import Resources
+from fmhagen.compile.listing import assembly_listing
+from fmhagen.inspection.main_loop import main_loop_report, snapshot
 from fmhagen.inventory import instances
 from fmhagen.manifest import MANIFEST, Measurement, read_manifest
 from fmhagen.source import Source
+from fmhagen.targets import find_target
+from fmhagen.targets.timing import timing_of
 
 # NOTE: compilers that come as pinned wheels, so that every machine reads the same registers.
 PINNED = ("nvrtc", "zig")
@@ -35,7 +40,21 @@ def measure(source: Source) -> Measurement | None:
     if compiler is None:
         return None
     binary = compile_source(source, compiler=compiler.name, allow_spills=True)
-    return Measurement(compiler=binary.compiler, resources=binary.resources)
+    return Measurement(
+        compiler=binary.compiler,
+        resources=binary.resources,
+        main_loop=_main_loop(source, binary.resources),
+    )
+
+
+def _main_loop(source: Source, resources: Resources) -> str:
+    """Return the snapshot of a kernel's main loop, "" where there is no model or no listing."""
+    target = find_target(source.target)
+    if timing_of(target.name) is None:
+        return ""
+    text = assembly_listing(source)
+    report = main_loop_report(text or "", target, resources, threads=source.threads)
+    return "" if report is None else snapshot(report)
 
 
 def measured_differences(directory: Path) -> tuple[str, ...]:
@@ -58,6 +77,8 @@ def measured_differences(directory: Path) -> tuple[str, ...]:
             found.append(f"{path}: the manifest has no resources")
             continue
         before, after = old.resources.to_dict(), new.resources.to_dict()
+        if old.main_loop != new.main_loop:
+            found.append(f"{path}: main loop: {new.main_loop}; the manifest says {old.main_loop}")
         found.extend(
             f"{path}: {name} is {after[name]}, the manifest says {before[name]}"
             for name in after

@@ -13,9 +13,11 @@ from fmhagen.cli.output import note, table, write_json, write_table, write_text
 from fmhagen.cli.request import Request
 from fmhagen.compile import compile_source
 from fmhagen.errors import FmhagenError
-from fmhagen.inspection import count_classes, disassemble, occupancy
+from fmhagen.inspection import Disassembly, count_classes, disassemble, occupancy
 from fmhagen.inspection.conflicts import bank_conflicts
+from fmhagen.inspection.main_loop import main_loop_report
 from fmhagen.instance import Instance
+from fmhagen.runtime.emulator_records import BankUse
 from fmhagen.verification import Case
 
 
@@ -86,20 +88,29 @@ def _report(instance: Instance, compiler: str, *, conflicts: bool) -> dict[str, 
         "instructions": None,
         "disassembler": None,
         "bank_conflicts": None,
+        "main_loop": None,
         "missing": [],
     }
+    listing: Disassembly | None = None
     try:
         listing = disassemble(binary, kernel, target)
         report["disassembler"] = listing.tool
         report["instructions"] = count_classes(listing.text, target)
     except FmhagenError as error:
         report["missing"].append(str(error))
+    banks: tuple[BankUse, ...] = ()
     if conflicts:
         try:
             case = Case(batch=1, heads=1, heads_kv=1, seqlen_q=300, seqlen_k=300)
-            report["bank_conflicts"] = [asdict(use) for use in bank_conflicts(instance, case)]
+            banks = bank_conflicts(instance, case)
+            report["bank_conflicts"] = [asdict(use) for use in banks]
         except FmhagenError as error:
             report["missing"].append(f"bank conflicts: {error}")
+    if listing is not None:
+        loop = main_loop_report(
+            listing.text, target, binary.resources, threads=plan.threads, banks=banks
+        )
+        report["main_loop"] = None if loop is None else loop.to_dict()
     return report
 
 
@@ -117,8 +128,24 @@ def _print(report: dict[str, Any]) -> None:
             shown.add_row(row["name"], str(row["accesses"]), str(row["extra_wavefronts"]))
         write_table(shown)
         write_text("")
+    if report["main_loop"] is not None:
+        _main_loop(report["main_loop"])
     for sentence in report["missing"]:
         note(sentence)
+
+
+def _main_loop(loop: dict[str, Any]) -> None:
+    simulated = loop["simulated"]
+    clk = f"{simulated['clk_per_turn']:.0f}"
+    _pairs("main loop, one wave and turn", "instructions", loop["counts"])
+    _pairs(f"main loop, {loop['waves']} waves of a SIMD, {clk} clocks", "busy clocks", loop["busy"])
+    stalls = {name: f"{value:.0f}" for name, value in simulated["stalls"].items()}
+    _pairs("a wave waits for", "clocks", stalls)
+    write_text(
+        f"bound: {loop['bound']}; predicted matrix utilisation"
+        f" {simulated['matrix_utilisation']:.3f}, {loop['tflops']:.0f} TFLOP/s at"
+        f" {loop['clock_ghz']} GHz (a static model, not a measurement)\n\n"
+    )
 
 
 def _pairs(name: str, value: str, pairs: dict[str, Any]) -> None:
