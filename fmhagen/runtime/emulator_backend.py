@@ -16,7 +16,7 @@ from fmhagen.compile.flags import HostOptimisation
 from fmhagen.errors import EmulatorError
 from fmhagen.plan import Plan, TensorMapPlan
 from fmhagen.runtime.emulator import Buffer, Checks, Emulator, Region, Report, encode_tensor_map
-from fmhagen.runtime.launch_values import TENSORS, Operand, Value, block_packer
+from fmhagen.runtime.launch_values import TENSORS, Operand, Value, block_packer, unfit_rows
 from fmhagen.runtime.tensors import Memory, TensorView
 
 _TURN = threading.Lock()  # a library has one static state, so threads take turns
@@ -129,8 +129,8 @@ class EmulatorBackend:
         )
 
     def unfit(self, plan: Plan, operand: Operand) -> str | None:
-        """Return None: every aligned tensor can be read in place."""
-        return None
+        """Return why a tile's rows lie too far apart, or None."""
+        return unfit_rows(plan, operand)
 
     def stream(self, q: TensorView) -> int:
         """Return 0: the host has no streams."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fmhagen.compile.binary import Binary
 from fmhagen.errors import LaunchError, RuntimeUnavailableError
 from fmhagen.plan import Plan, TensorMapPlan
-from fmhagen.runtime.launch_values import Operand, Slots, Value, block_packer
+from fmhagen.runtime.launch_values import Operand, Slots, Value, block_packer, unfit_rows
 from fmhagen.runtime.tensors import Framework, Memory, TensorView
 
 if TYPE_CHECKING:
@@ -199,8 +199,8 @@ class HipBackend:
         raise LaunchError(f"{map_plan.field}: AMD GPUs have no tensor maps")
 
     def unfit(self, plan: Plan, operand: Operand) -> str | None:
-        """Return None: every aligned tensor can be read in place."""
-        return None
+        """Return why a tile's rows lie too far apart, or None."""
+        return unfit_rows(plan, operand)
 
     def stream(self, q: TensorView) -> int:
         """Return the current stream of q's framework, or the legacy default stream."""

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from fmhagen.compile.binary import Binary
-from fmhagen.errors import CaptureError
+from fmhagen.errors import CaptureError, TensorError
 from fmhagen.plan import Plan
 from fmhagen.runtime.alignment import aligned_copy, misalignment
 from fmhagen.runtime.base import Backend, Loaded
@@ -85,6 +85,10 @@ class Launcher:
             operand(name, tensor, self.axes)
             for name, tensor in zip("qkvo", (q, k, v, o), strict=True)
         ]
+        reason = self.backend.unfit(self.plan, operands[3])
+        if reason is not None:
+            hint = "leave out=None, or pass a dense tensor"
+            raise TensorError("out", o.strides, reason, hint)
         if _heads_expanded(operands[1]) and _heads_expanded(operands[2]):
             # One key head under many names: read as the single head that it is.
             operands[1:3] = [replace(item, heads=1, stride_h=item.depth) for item in operands[1:3]]
