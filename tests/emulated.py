@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from fmhagen.compile import compile_source
 from fmhagen.compile.binary import Binary
+from fmhagen.compile.flags import HostOptimisation
 from fmhagen.emission import emit_source
 from fmhagen.lowering import lower
 from fmhagen.plan import Plan
@@ -54,9 +55,9 @@ def with_text(source: Source, text: str) -> Source:
 
 
 @functools.cache
-def library(source: Source) -> Binary:
+def library(source: Source, optimisation: HostOptimisation) -> Binary:
     """Compile a source for the emulator; once a process, and once a session by the cache."""
-    return compile_source(source, for_emulator=True)
+    return compile_source(source, for_emulator=True, host_optimisation=optimisation)
 
 
 @functools.lru_cache(maxsize=4)
@@ -77,8 +78,9 @@ def emulate(
 ) -> Run:
     """Run one call of the public interface, but of any source, and keep the report."""
     source = emit_source(plan) if source is None else source
-    backend = EmulatorBackend(options or EmulatorOptions())
-    binary = library(source)
+    options = options or EmulatorOptions()
+    backend = EmulatorBackend(options)
+    binary = library(source, options.optimisation)
     if binary.path is not None:
         kept_open(binary.path, plan.symbol)
     launcher = Launcher(plan, backend, lambda: binary)

@@ -143,7 +143,12 @@ SM90 = (
         kinds=UNORDERED,
         words=("SMEM_Q",),
     ),
-    Fault(name="no_wait_for_q_empty", edits=drop(Q_EMPTY), kinds=("race",), words=("SMEM_Q",)),
+    Fault(
+        name="no_wait_for_q_empty",
+        edits=drop(Q_EMPTY),
+        kinds=("race", "barrier"),  # as with K
+        words=("SMEM_Q", "Q_FULL"),
+    ),
     Fault(
         name="no_wait_for_k_empty",
         edits=drop(K_EMPTY),
@@ -212,18 +217,12 @@ SM90 = (
     ),
     Fault(
         name="half_of_the_bytes_expected",
-        edits=swap(
-            "mbarrier_arrive_expect_tx(barrier, DEPTH / BOX_COLUMNS * BOX_BYTES);",
-            "mbarrier_arrive_expect_tx(barrier, DEPTH / BOX_COLUMNS * BOX_BYTES / 2);",
-        ),
+        edits=swap("tx(barrier, BOXES * BOX_BYTES);", "tx(barrier, BOXES * BOX_BYTES / 2);"),
         kinds=("deadlock", "barrier", *UNORDERED),
     ),
     Fault(
         name="more_bytes_expected_than_come",
-        edits=swap(
-            "mbarrier_arrive_expect_tx(barrier, DEPTH / BOX_COLUMNS * BOX_BYTES);",
-            "mbarrier_arrive_expect_tx(barrier, DEPTH / BOX_COLUMNS * BOX_BYTES + 16);",
-        ),
+        edits=swap("tx(barrier, BOXES * BOX_BYTES);", "tx(barrier, BOXES * BOX_BYTES + 16);"),
         kinds=("deadlock",),
         words=("bytes pending",),
     ),
@@ -290,6 +289,13 @@ SM90 = (
         ),
         kinds=("matrix",),
         words=("wgmma_fence",),
+    ),
+    Fault(
+        name="no_fence_before_the_last_o",
+        edits=swap("wgmma_fence(); gemm_pv", "gemm_pv", EVERY, only=-1),
+        kinds=("matrix",),
+        words=("wgmma_fence",),
+        magnitude=60.0,
     ),
     Fault(
         name="no_commit_of_s",
@@ -369,6 +375,12 @@ SM90 = (
         words=("proxy fence",),
     ),
     Fault(
+        name="no_warp_sync_before_o_is_handed_over",
+        edits=swap("; warp_sync();", ";"),
+        kinds=("proxy", "race"),
+        words=("SMEM_Q",),
+    ),
+    Fault(
         name="no_meeting_after_the_barriers_are_initialised",
         edits=swap("} block_sync();", "}"),
         kinds=("race", "barrier"),
@@ -404,17 +416,17 @@ SM90 = (
     # ---- places ----
     Fault(
         name="k_from_the_tile_next_door",
-        edits=swap("k_steps, n_tile - 1, head_kv, batch", "k_steps, n_tile, head_kv, batch"),
+        edits=swap("smem, k_steps, n_tile - 1,", "smem, k_steps, n_tile,"),
         kinds=(WRONG_RESULT,),
     ),
     Fault(
-        name="v_of_the_query_head",
-        edits=swap("v_steps, n_tile, head_kv, batch", "v_steps, n_tile, head, batch"),
+        name="key_head_of_the_query_head",
+        edits=swap("params.num_heads / params.heads_per_group);", "params.num_heads);"),
         kinds=(WRONG_RESULT,),
     ),
     Fault(
         name="q_one_row_too_far",
-        edits=swap("tile.m_first, head, batch", "tile.m_first + 1, head, batch"),
+        edits=swap("BARRIER_BYTES, tile.m_first,", "BARRIER_BYTES, tile.m_first + 1,"),
         kinds=(WRONG_RESULT,),
     ),
     Fault(
@@ -430,7 +442,7 @@ SM90 = (
     ),
     Fault(
         name="two_threads_produce",
-        edits=swap("if (thread_index() == 0) { produce", "if (thread_index() < 2) { produce"),
+        edits=swap("if (thread_index() == 0) { load", "if (thread_index() < 2) { load"),
         kinds=("barrier", "race", "deadlock"),
     ),
     # ---- arithmetic ----
@@ -517,16 +529,6 @@ SM90_BENIGN = (
         edits=drop("named_barrier_sync(1 + group, GROUP_THREADS);"),
         why="a warp stages its O over the sixteen rows of Q that it alone multiplies, and its wait"
         " for S covered the whole warpgroup's products",
-    ),
-    Benign(
-        name="no_warp_sync_before_o_is_handed_over",
-        edits=swap("; warp_sync();", ";"),
-        why="not seen: the lanes of a warp are one agent of the race detector",
-    ),
-    Benign(
-        name="no_fence_before_a_product_whose_a_registers_were_written",
-        edits=swap("wgmma_fence(); gemm_pv", "gemm_pv", EVERY, only=-1),
-        why="not seen: which registers ordinary code has written shows in accumulators only",
     ),
 )
 
@@ -714,9 +716,7 @@ GFX942 = (
     ),
     Fault(
         name="key_head_of_the_query_head",
-        edits=swap(
-            "const i64 hk = tile.head / params.heads_per_group;", "const i64 hk = tile.head;"
-        ),
+        edits=swap("tile.head / params.heads_per_group", "tile.head"),
         kinds=("out_of_bounds", WRONG_RESULT),
     ),
     # ---- arithmetic ----
