@@ -24,7 +24,7 @@ from fmhagen.targets import TARGETS, Target
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 QUOTED_SPEC = AttentionSpec(causal=True)
-EXCERPT_START = "// fully visible key tiles"
+EXCERPT_STARTS = ("// fully visible key tiles", "// S = Q K^T of the next unit")
 
 _QUOTE = re.compile(r"(<!-- quote: (?P<name>[\w ]+) -->\n).*?(<!-- end of quote -->)", re.DOTALL)
 _SUPPORT = """\
@@ -54,7 +54,7 @@ def excerpt_path(target: Target, root: Path = REPOSITORY) -> Path:
 def excerpt(text: str) -> str:
     """Return the loop over the fully visible key tiles of an emitted file, up to a blank line."""
     lines = text.splitlines()
-    first = next(i for i, line in enumerate(lines) if line.strip().startswith(EXCERPT_START))
+    first = next(i for i, line in enumerate(lines) if line.strip().startswith(EXCERPT_STARTS))
     last = next(i for i in range(first, len(lines)) if not lines[i])
     return textwrap.dedent("\n".join(lines[first:last]) + "\n")
 
