@@ -162,8 +162,13 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         field="p_rounding",
-        holds=lambda spec, target: spec.p_rounding in target.p_roundings,
-        limit=lambda target: "supported are " + " and ".join(target.p_roundings),
+        holds=lambda spec, target: (
+            spec.p_rounding in target.p_roundings
+            and (spec.dtype != "fp16" or spec.p_rounding in ("auto", "rtne"))
+        ),
+        limit=lambda target: (
+            "supported are " + " and ".join(target.p_roundings) + ", for fp16 auto and rtne"
+        ),
         suggestion=lambda spec, target: "use p_rounding='auto'",
     ),
 )

@@ -32,7 +32,7 @@ def make_slot_table(shape: Shape) -> SlotTable:
     matrix, ring = matrix_atoms(shape)
     total = len(matrix)
     second = 2 * shape.key_fragments
-    barrier = total - min(BARRIER_LEAD, (total - second) // 2)
+    barrier = total - min(BARRIER_LEAD, (total - second) // 2, 2 * shape.prefetch - 1)
     draft = Draft(atoms=[[] for _ in range(total)])
     draft.put(barrier, Atom(call="wait_lds"))
     draft.put(barrier, Atom(call="block_barrier"))

@@ -1,0 +1,224 @@
+"""Faults planted in the pipelined gfx942 kernel: each is found by every seed, as what it is."""
+
+import dataclasses
+import re
+
+import pytest
+from gfx942_runs import Sizes, emulate
+
+from fmhagen.emission import emit_source
+from fmhagen.errors import EmulatorError
+from fmhagen.lowering import lower
+from fmhagen.schedule import Schedule
+from fmhagen.source import Source
+from fmhagen.spec import AttentionSpec
+from fmhagen.targets import GFX942
+
+SEEDS = 20
+SIZES = Sizes(heads=2, seqlen_q=200, seqlen_k=270)
+PLAN = lower(
+    AttentionSpec(head_dim=64, causal=True),
+    Schedule(main_loop="wave_pipelined", tile_m=128, tile_n=64, consumers=4, prefetch=7),
+    GFX942,
+)
+SOURCE = emit_source(PLAN)
+
+IN_STEP = r"    wait_lds\(\);\n    block_barrier\(\);\n"
+STAGE_ONLY = r"(load_values\(w\.v, w\);\n  wait_lds\(\);\n  )block_barrier\(\);\n(\})"
+RACE = ("race", "uninitialised")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Fault:
+    """One planted fault.
+
+    Attributes:
+        name: what was done.
+        pattern, new: a regular expression that the file has, and what its first match becomes.
+        kinds: what the emulator may call it; "numbers" if only they tell.
+        words: what its message must say.
+    """
+
+    name: str
+    pattern: str
+    new: str
+    kinds: tuple[str, ...] = ("numbers",)
+    words: tuple[str, ...] = ()
+
+
+FAULTS = (
+    Fault(
+        name="no barrier in a step",
+        pattern=IN_STEP,
+        new="    wait_lds();\n",
+        kinds=RACE,
+        words=("ds_", "SMEM_"),
+    ),
+    Fault(
+        name="no wait for LDS writes in a step",
+        pattern=IN_STEP,
+        new="    block_barrier();\n",
+        kinds=RACE,
+        words=("is not ordered after the write of ds_write_", "SMEM_"),
+    ),
+    Fault(
+        name="no barrier in a step without work",
+        pattern=STAGE_ONLY,
+        new=r"\1\2",
+        kinds=(*RACE, "deadlock", "divergence"),
+    ),
+    Fault(
+        name="no wait in a step without work",
+        pattern=r"(load_values\(w\.v, w\);\n)  wait_lds\(\);\n(  block_barrier\(\);\n\})",
+        new=r"\1\2",
+        kinds=RACE,
+        words=("ds_", "SMEM_"),
+    ),
+    Fault(
+        name="no barrier after the first units are written",
+        pattern=r"  wait_lds\(\);\n  block_barrier\(\);\n\n  first_scores",
+        new="  wait_lds();\n\n  first_scores",
+        kinds=RACE,
+        words=("ds_read_b128", "SMEM_K_EVEN"),
+    ),
+    Fault(
+        name="no wait after the first units are written",
+        pattern=r"  wait_lds\(\);\n  block_barrier\(\);\n\n  first_scores",
+        new="  block_barrier();\n\n  first_scores",
+        kinds=RACE,
+        words=("is not ordered after the write of ds_write_b128", "SMEM_K_EVEN"),
+    ),
+    Fault(
+        name="no barrier after the first scores",
+        pattern=r"  wait_lds\(\);\n  block_barrier\(\);\n\n  // The first step",
+        new="\n  // The first step",
+        kinds=RACE,
+        words=("SMEM_K_EVEN", "ds_read_b128"),
+    ),
+    Fault(
+        name="no barrier between two tiles of work",
+        pattern=r"(read the last fragments of the tile before\.\n)  block_barrier\(\);\n",
+        new=r"\1",
+        kinds=RACE,
+        words=("SMEM_",),
+    ),
+    Fault(
+        name="K written where it is still read",
+        pattern=r"lds_write_b128\(w\.k_write\[0\] \+ k_following",
+        new="lds_write_b128(w.k_write[0] + k_next",
+        kinds=RACE,
+        words=("ds_", "SMEM_K"),
+    ),
+    Fault(
+        name="V written where it is still read",
+        pattern=r"\+ v_next, v_row_0\)",
+        new="+ v_now, v_row_0)",
+        kinds=RACE,
+        words=("ds_", "SMEM_V"),
+    ),
+    Fault(
+        name="K of the next step read before the barrier",
+        pattern=r"(    wait_lds\(\);\n    block_barrier\(\);\n)((?:.*\n)*?)"
+        r"(    w\.fragment\[0\] = lds_read_b128\(w\.k_read\[0\] \+ k_following.*\n)",
+        new=r"\3\1\2",
+        kinds=RACE,
+        words=("ds_read_b128", "SMEM_K"),
+    ),
+    Fault(
+        name="units of one parity in one region",
+        pattern=r"SMEM_V_EVEN, SMEM_V_ODD\);",
+        new="SMEM_V_EVEN, SMEM_V_EVEN);",
+        kinds=RACE,
+        words=("SMEM_V_EVEN",),
+    ),
+    Fault(
+        name="a fragment of the wrong step",
+        pattern=r"lds_read_b128\(w\.v_read\[1\] \+ v_now",
+        new="lds_read_b128(w.v_read[0] + v_now",
+    ),
+    Fault(
+        name="two slots of P in the wrong order",
+        pattern=r"take_pair\(p\[0\], 1, ",
+        new="take_pair(p[0], 0, ",
+        kinds=("numbers", "uninitialised"),
+    ),
+    Fault(
+        name="the row sum of half a row",
+        pattern=r"half \+ shuffle_xor\(half, 32\)",
+        new="half",
+    ),
+    Fault(
+        name="one key too many in the mask",
+        pattern=r"static_cast<i32>\(j\) < left \?",
+        new="static_cast<i32>(j) <= left ?",
+    ),
+    Fault(
+        name="the mask of the unit before",
+        pattern=r"visible\.lane_keys - \(unit \+ 1\) \* UNIT",
+        new="visible.lane_keys - unit * UNIT",
+    ),
+    Fault(
+        name="masked one unit late",
+        pattern=r"\(unit \+ 2\) \* UNIT > visible\.wave_keys",
+        new="(unit + 1) * UNIT > visible.wave_keys",
+    ),
+    Fault(
+        name="a wave stops one tile early",
+        pattern=r"n_tile < wave_tiles;",
+        new="n_tile + 1 < wave_tiles;",
+    ),
+    Fault(
+        name="another swizzle for the write of V",
+        pattern=r"n_eight \^ v_unit_swizzle\(dv_row\)",
+        new="n_eight ^ (k_swizzle(dv_row) & 3u)",
+        kinds=("numbers", *RACE),
+    ),
+    Fault(
+        name="a row of K too many",
+        pattern=r"rows\.left > 0 \? rows\.last_bytes : 0",
+        new="rows.left > 0 ? rows.unit_bytes : 0",
+        kinds=("out_of_bounds",),
+        words=("buffer_load_dword",),
+    ),
+    Fault(
+        name="a row of O too many",
+        pattern=r"params\.o_stride_m, params\.seqlen_q, HEAD_DIM_V",
+        new="params.o_stride_m, params.seqlen_q + 1, HEAD_DIM_V",
+        kinds=("out_of_bounds", "written_twice"),
+        words=("buffer_store_dwordx4",),
+    ),
+    Fault(
+        name="an LDS address off by 8",
+        pattern=r"lds_read_b128\(w\.v_read\[0\] \+ v_now",
+        new="lds_read_b128(w.v_read[0] + 8 + v_now",
+        kinds=("misaligned",),
+        words=("ds_read_b128", "SMEM_V"),
+    ),
+)
+
+
+def verdict(source: Source, seed: int) -> tuple[str, str]:
+    """Return what kind of fault a run has and its message; "none" if it has none."""
+    try:
+        # Two blocks, so that each walks over two tiles.
+        outcome = emulate(PLAN, SIZES, source=source, seed=seed, blocks=2)
+    except EmulatorError as error:
+        return error.kind, str(error)
+    return "none" if outcome.is_right else "numbers", outcome.worst
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_planted_fault_is_found_by_every_seed(fault: Fault) -> None:
+    text, count = re.subn(fault.pattern, fault.new, SOURCE.text, count=1)
+    assert count == 1
+    source = dataclasses.replace(SOURCE, text=text)
+    for seed in range(SEEDS):
+        kind, message = verdict(source, seed)
+        assert kind in fault.kinds, f"seed {seed}: {kind}: {message}"
+        assert all(word in message for word in fault.words), message
+
+
+def test_the_kernel_itself_has_none() -> None:
+    for seed in range(SEEDS):
+        kind, message = verdict(SOURCE, seed)
+        assert kind == "none", message

@@ -1,0 +1,148 @@
+"""The static model of a main loop: listings, the path of a loop, the simulation, real kernels."""
+
+import pytest
+
+from fmhagen.compile.listing import assembly_listing
+from fmhagen.emission import emit_source
+from fmhagen.lowering import lower
+from fmhagen.model import Loop, find_loops, parse_listing, report_loop, simulate
+from fmhagen.schedule import Schedule
+from fmhagen.select import default_schedule
+from fmhagen.spec import AttentionSpec
+from fmhagen.targets import GFX942
+from fmhagen.targets.timing import timing_of
+
+TIMING = timing_of("gfx942")
+assert TIMING is not None
+MATRIX = "\tv_mfma_f32_32x32x8_bf16 v[0:15], v[16:17], v[18:19], v[0:15]\n"
+ADD = "\tv_add_f32_e32 v20, v21, v22\n"
+RAISE = "\tv_exp_f32_e32 v20, v20\n"
+
+
+def loop_of(body: str) -> Loop:
+    text = f"kernel:\n\ts_mov_b32 s0, 0\n.LBB0_1:\n{body}\ts_cbranch_scc1 .LBB0_1\n\ts_endpgm\n"
+    (loop,) = find_loops(parse_listing(text, TIMING))
+    return loop
+
+
+def utilisation(body: str, waves: int) -> float:
+    return simulate((loop_of(body),) * waves, TIMING).matrix_utilisation
+
+
+def test_matrix_instructions_alone_fill_the_core() -> None:
+    assert utilisation(MATRIX * 64, 2) > 0.99
+
+
+def test_work_in_the_shadow_is_free() -> None:
+    assert utilisation((MATRIX + ADD * 6) * 64, 1) > 0.98
+
+
+def test_vector_work_bounds() -> None:
+    # 32 clocks of the port for each matrix instruction, and 4 for its issue.
+    assert utilisation((MATRIX + RAISE * 2) * 64, 2) == pytest.approx(32 / 36, abs=0.02)
+
+
+def test_one_wave_does_not_overlap_with_itself_what_two_do() -> None:
+    body = MATRIX * 8 + RAISE * 12
+    assert utilisation(body, 1) < 0.65
+    assert utilisation(body, 2) > 0.9
+
+
+def test_a_wait_costs_the_latency_of_the_lds() -> None:
+    body = "\tds_read_b128 v[0:3], v4\n\ts_waitcnt lgkmcnt(0)\n" + MATRIX
+    stalls = dict(simulate((loop_of(body),), TIMING).stalls)
+    assert stalls["LDS"] >= TIMING.lds_latency_clk - 8
+
+
+def test_conflicts_cost_passes() -> None:
+    from fmhagen.inspection.main_loop import _charged
+    from fmhagen.runtime.emulator_records import BankUse
+
+    loop = loop_of("\tds_read_b128 v[0:3], v4\n" * 16 + "\ts_waitcnt lgkmcnt(0)\n" + MATRIX)
+    uses = (BankUse(name="ds_read_b128", accesses=10, wavefronts=160, extra_wavefronts=80),)
+    plain = simulate((loop,), TIMING).clk_per_turn
+    assert simulate((_charged(loop, uses),), TIMING).clk_per_turn > plain * 1.5
+
+
+def test_barriers_join_the_waves() -> None:
+    slow, fast = loop_of(MATRIX * 8 + "\ts_barrier\n"), loop_of(MATRIX + "\ts_barrier\n")
+    simulated = simulate((slow, fast), TIMING)
+    assert simulated.clk_per_turn >= 9 * 32
+    assert dict(simulated.stalls)["barrier"] > 0
+
+
+def test_the_usual_path_leaves_out_what_is_rare() -> None:
+    rare = f"\ts_cbranch_vccz .LBB0_2\n{ADD * 50}.LBB0_2:\n"
+    loop = loop_of(MATRIX * 4 + rare + MATRIX * 4)
+    assert loop.matrix_count == 8
+    assert sum(operation.mnemonic.startswith("v_add") for operation in loop.operations) == 0
+    assert any(operation.is_taken for operation in loop.operations)
+
+
+def test_the_inner_loop_counts() -> None:
+    text = (
+        f"kernel:\n.LBB0_1:\n{ADD}.LBB0_2:\n{MATRIX * 8}\ts_cbranch_scc1 .LBB0_2\n{MATRIX}"
+        "\ts_cbranch_scc1 .LBB0_1\n\ts_endpgm\n"
+    )
+    (loop,) = find_loops(parse_listing(text, TIMING))
+    assert loop.matrix_count == 8
+
+
+def test_offsets_of_a_disassembler_are_labels() -> None:
+    text = (
+        "0000000000001000 <kernel>:\n"
+        "\ts_mov_b32 s0, 0                  // 000000001000: BE800080\n"
+        "\tv_mfma_f32_32x32x8_bf16 a, b, c  // 000000001004: D3DF8000 0\n"
+        "\ts_cbranch_scc1 65533             // 00000000100C: BF85FFFD <kernel+0x4>\n"
+        "\ts_endpgm                         // 000000001010: BF810000\n"
+    )
+    (loop,) = find_loops(parse_listing(text, TIMING))
+    assert [operation.mnemonic[:6] for operation in loop.operations] == ["v_mfma", "s_cbra"]
+
+
+def kernel_loops(spec: AttentionSpec, schedule: Schedule | None = None) -> tuple[Loop, ...]:
+    plan = lower(spec, schedule or default_schedule(spec, GFX942), GFX942)
+    text = assembly_listing(emit_source(plan))
+    if text is None:
+        pytest.skip("the package ziglang is not installed")
+    assert "scratch_" not in text
+    return find_loops(parse_listing(text, TIMING))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("head_dim", "dv", "dtype", "waves", "least"),
+    [
+        (128, None, "bf16", 2, 0.95),
+        (128, None, "fp16", 2, 0.95),
+        (96, None, "bf16", 2, 0.92),
+        (64, None, "bf16", 2, 0.86),
+        (192, 128, "bf16", 2, 0.95),
+        (192, None, "bf16", 1, 0.90),
+        (256, None, "bf16", 1, 0.92),
+    ],
+)
+def test_predicted_utilisation(
+    head_dim: int, dv: int | None, dtype: str, waves: int, least: float, causal: bool
+) -> None:
+    spec = AttentionSpec(head_dim=head_dim, head_dim_v=dv, dtype=dtype, causal=causal)
+    plan = lower(spec, default_schedule(spec, GFX942), GFX942)
+    assert plan.slot_table is not None
+    (loop,) = kernel_loops(spec)
+    assert loop.matrix_count == 2 * len(plan.slot_table.slots)
+    report = report_loop((loop,), TIMING, waves=waves)
+    assert report.simulated.matrix_utilisation > least
+    counts = dict(report.counts)
+    assert counts["barrier"] == 2
+    assert "register move" not in counts
+    # One wait a use of the ring at most, two for what is staged, and that before the barrier.
+    assert counts["wait"] <= len(plan.slot_table.slots) + 2 * 8
+
+
+def test_the_order_is_worth_it() -> None:
+    straight = Schedule(main_loop="wave_interleaved", tile_m=256, tile_n=64, consumers=8)
+    spec = AttentionSpec()
+    reports = [
+        report_loop(kernel_loops(spec, schedule), TIMING, waves=2) for schedule in (straight, None)
+    ]
+    assert reports[0].tflops * 1.15 < reports[1].tflops
