@@ -64,16 +64,24 @@ def emit(
 
 
 def lower(
-    spec: AttentionSpec, schedule: Schedule | None = None, *, target: str = _DEFAULT_TARGET
+    spec: AttentionSpec,
+    schedule: Schedule | None = None,
+    *,
+    target: str = _DEFAULT_TARGET,
+    seqlen_hint: int | None = None,
 ) -> Plan:
     """Decide everything that a kernel's text and its launch need; see `emit`."""
     chip = find_target(target)
-    return lower_to(spec, default_schedule(spec, chip) if schedule is None else schedule, chip)
+    if schedule is None:
+        schedule = default_schedule(spec, chip, seqlen_hint=seqlen_hint)
+    return lower_to(spec, schedule, chip)
 
 
-def choose_schedule(spec: AttentionSpec, *, target: str = _DEFAULT_TARGET) -> Choice:
+def choose_schedule(
+    spec: AttentionSpec, *, target: str = _DEFAULT_TARGET, seqlen_hint: int | None = None
+) -> Choice:
     """Return the default schedule of a spec, the reasons, and what was weighed against it."""
-    return choose(spec, find_target(target))
+    return choose(spec, find_target(target), seqlen_hint=seqlen_hint)
 
 
 def compile_kernel(
@@ -84,6 +92,7 @@ def compile_kernel(
     schedule: Schedule | None = None,
     cache: CacheChoice = "default",
     emulator: EmulatorOptions | None = None,
+    seqlen_hint: int | None = None,
 ) -> Kernel:
     """Return a callable kernel.
 
@@ -96,6 +105,8 @@ def compile_kernel(
         schedule: how to tile it; None means the default of the target.
         cache: where binaries are kept: a cache, "default" for the user's, None for nowhere.
         emulator: seed, checks and size of the emulated chip.
+        seqlen_hint: about the most keys of a sequence, which may choose another schedule; the
+            kernel computes every length, whatever it says.
 
     Raises:
         InvalidSpecError: no such device, or it cannot run the target.
@@ -105,7 +116,13 @@ def compile_kernel(
         CompileError: no compiler is here, or it refused the source.
     """
     return Kernel(
-        spec, device=device, target=target, schedule=schedule, cache=cache, emulator=emulator
+        spec,
+        device=device,
+        target=target,
+        schedule=schedule,
+        cache=cache,
+        emulator=emulator,
+        seqlen_hint=seqlen_hint,
     )
 
 
@@ -121,6 +138,7 @@ class Kernel:
         schedule: Schedule | None = None,
         cache: CacheChoice = "default",
         emulator: EmulatorOptions | None = None,
+        seqlen_hint: int | None = None,
     ) -> None:
         """Decide all that needs no tensor; see `compile_kernel`."""
         self.spec = spec
@@ -132,6 +150,7 @@ class Kernel:
             f"{self._target.compiler_arch}:{features}" if self._target and features else None
         )
         self._schedule = schedule
+        self._seqlen_hint = seqlen_hint
         self._cache = cache
         self._options = emulator
         self._launchers: dict[Memory, Launcher] = {}
@@ -143,7 +162,7 @@ class Kernel:
             launcher.backend.require(launcher.plan.target.name)
             _ = launcher.binary
         else:
-            _ = lower(spec, schedule, target=self.target.name)  # refuse now what it can refuse
+            _ = self._lowered(self.target.name)  # refuse now what it can refuse
 
     def __call__(
         self,
@@ -240,13 +259,16 @@ class Kernel:
             hint = f"use target={runs!r}, or device='emulator'"
             raise InvalidSpecError("target", self._target.name, limit, hint)
 
+    def _lowered(self, target: str) -> Plan:
+        return lower(self.spec, self._schedule, target=target, seqlen_hint=self._seqlen_hint)
+
     def _launcher(self, memory: Memory) -> Launcher:
         found = self._launchers.get(memory)
         if found is None:
             name = TARGET_OF_MEMORY.get(memory, _DEFAULT_TARGET)
             if self._target is not None:
                 name = self._target.name
-            plan = lower(self.spec, self._schedule, target=name)
+            plan = self._lowered(name)
             launcher = Launcher(plan, self._backend(memory), lambda: self._compile(plan, memory))
             found = self._launchers.setdefault(memory, launcher)
         return found

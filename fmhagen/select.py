@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fmhagen.errors import ScheduleError
 from fmhagen.schedule import MainLoop, Rescale, Schedule, Store
+from fmhagen.schedules import Row, find_row, shipped_rows
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 from fmhagen.validate import check_support
@@ -19,19 +20,57 @@ class Choice:
         schedule: the schedule to use.
         reasons: one sentence for each decision.
         rejected: (schedule, why not) for the alternatives that were weighed.
+        row: the row of the shipped table that it is, or None where the rules chose.
     """
 
     schedule: Schedule
     reasons: tuple[str, ...]
     rejected: tuple[tuple[Schedule, str], ...]
+    row: Row | None = None
 
 
-def choose(spec: AttentionSpec, target: Target) -> Choice:
+def choose(
+    spec: AttentionSpec,
+    target: Target,
+    *,
+    seqlen_hint: int | None = None,
+    rows: tuple[Row, ...] | None = None,
+) -> Choice:
     """Return the default schedule of a spec on a target, with the reasons.
+
+    A row of the table of measured schedules comes before the rules.
+
+    Args:
+        spec: what to compute.
+        target: the chip.
+        seqlen_hint: the most keys that a sequence will have, if the caller knows.
+        rows: the table; None means the shipped one, () the rules alone.
 
     Raises:
         UnsupportedSpecError: the target does not support the spec.
     """
+    by_rules = _choose_by_rules(spec, target)
+    table = shipped_rows() if rows is None else rows
+    row = find_row(table, spec, target.name, seqlen_hint)
+    if row is None or not _fits(spec, row.schedule, target):
+        return by_rules
+    if row.schedule == by_rules.schedule:
+        return Choice(
+            schedule=row.schedule,
+            reasons=(str(row), *by_rules.reasons),
+            rejected=by_rules.rejected,
+            row=row,
+        )
+    others = ((by_rules.schedule, "what the rules choose; measured slower"), *by_rules.rejected)
+    return Choice(
+        schedule=row.schedule,
+        reasons=(str(row),),
+        rejected=tuple((other, why) for other, why in others if other != row.schedule),
+        row=row,
+    )
+
+
+def _choose_by_rules(spec: AttentionSpec, target: Target) -> Choice:
     check_support(spec, target)
     table = {
         MainLoop.WARP_SPECIALISED: _choose_warp_specialised,
@@ -40,9 +79,11 @@ def choose(spec: AttentionSpec, target: Target) -> Choice:
     return table[MainLoop(target.main_loops[0])](spec, target)
 
 
-def default_schedule(spec: AttentionSpec, target: Target) -> Schedule:
+def default_schedule(
+    spec: AttentionSpec, target: Target, *, seqlen_hint: int | None = None
+) -> Schedule:
     """Return the schedule of `choose` alone."""
-    return choose(spec, target).schedule
+    return choose(spec, target, seqlen_hint=seqlen_hint).schedule
 
 
 def candidates(spec: AttentionSpec, target: Target) -> tuple[Schedule, ...]:

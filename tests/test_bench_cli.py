@@ -263,3 +263,13 @@ def test_a_report_of_another_schema_is_refused() -> None:
         Report.from_dict({"schema": 99})
     with pytest.raises(InvalidSpecError):
         suite("none")
+
+
+@pytest.mark.parametrize("name", ["bench", "tune"])
+def test_help_teaches_with_examples(name: str) -> None:
+    done = CliRunner().invoke(app, [name, "--help"])
+    assert done.exit_code == 0
+    assert "Examples:" in done.stdout
+    assert f"fmhagen {name} --head-dim 128" in done.stdout
+    assert "--json" in done.stdout
+    assert "\\[" not in done.stdout

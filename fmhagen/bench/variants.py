@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from fmhagen.bench.contest import OURS, Entry
+from fmhagen.emission import emit_source
 from fmhagen.errors import InvalidSpecError, ScheduleError, UnsupportedSpecError
 from fmhagen.lowering import lower
 from fmhagen.records import closest
@@ -76,19 +77,23 @@ def variant(text: str, spec: AttentionSpec, target: Target) -> Entry:
 def ablations(spec: AttentionSpec, target: Target) -> tuple[Entry, ...]:
     """Return the default schedule with one optimisation off, or one knob a step off, each.
 
-    What the lowering refuses is left out.
+    What the lowering refuses is left out, and what changes no line of the kernel.
     """
     try:
         default = choose(spec, target).schedule
     except UnsupportedSpecError:
         return ()
     entries = []
+    seen = {emit_source(lower(spec, default, target)).digest}
     for changes in _single_changes(default):
         schedule = Schedule.from_dict({**default.to_dict(defaults=True), **changes})
         try:
-            lower(spec, schedule, target)
+            digest = emit_source(lower(spec, schedule, target)).digest
         except ScheduleError:
             continue
+        if digest in seen:
+            continue
+        seen.add(digest)
         label = ",".join(f"{name}={value}" for name, value in changes.items())
         entries.append(Entry(name=f"{OURS} {label}", schedule=schedule))
     return tuple(entries)

@@ -22,6 +22,7 @@ from fmhagen.cli import (
     inspect,
     listing,
     support,
+    tune,
     verify,
 )
 
@@ -74,6 +75,7 @@ _MODULES = (
     inspect,
     verify,
     bench,
+    tune,
     doctor,
     cache,
 )

@@ -1,15 +1,17 @@
-"""Candidates: the schedules that a lowering takes for a spec."""
+"""Candidates: the schedules that a lowering takes for a spec, and the neighbours of one."""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from fmhagen.errors import ScheduleError
 from fmhagen.lowering import lower
-from fmhagen.schedule import MainLoop, Rescale, Schedule
+from fmhagen.schedule import MainLoop, Rescale, Schedule, Store
 from fmhagen.select import choose
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
@@ -18,7 +20,7 @@ GROUP_ROWS = 64  # query rows of a consumer of the warp-specialised loop
 GROUP_THREADS = 128
 REGISTER_STEP = 8  # registers are dealt in eights
 LEAST_REGISTERS = 24  # for a producer
-PRODUCER_REGISTERS = (24, 32, 40)
+TILE_STEP = 16  # key columns: the depth of a matrix instruction
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,21 +28,34 @@ class Space:
     """The values that a search draws from.
 
     Attributes:
-        consumers, tile_n, stages, q_stages, p_buffers: see `Schedule`.
-        ping_pong, persistent: likewise.
-        rescale: likewise.
-        producer_registers: what the producer keeps; the consumers share what is left.
+        consumers, tile_n, stages, p_buffers, ping_pong, persistent, rescale: see `Schedule`.
+        output: (q_stages, store) that make sense together.
+        producer_registers: what the producer keeps at least; the consumers share what is left.
     """
 
     consumers: tuple[int, ...] = (2, 3, 4)
-    tile_n: tuple[int, ...] = tuple(range(32, 257, 16))
-    stages: tuple[int, ...] = (2, 3, 4, 5)
-    q_stages: tuple[int, ...] = (1, 2)
+    tile_n: tuple[int, ...] = tuple(range(2 * TILE_STEP, 257, TILE_STEP))
+    stages: tuple[int, ...] = (2, 3, 4)
+    output: tuple[tuple[int, Store], ...] = (
+        (2, Store.STAGED),
+        (1, Store.DIRECT),
+        (2, Store.DIRECT),
+    )
     p_buffers: tuple[int, ...] = (1, 2)
     ping_pong: tuple[bool, ...] = (True, False)
-    persistent: tuple[bool, ...] = (True, False)
+    persistent: tuple[bool, ...] = (True,)
     rescale: tuple[Rescale, ...] = (Rescale.ON_OVERFLOW, Rescale.ON_GROWTH)
-    producer_registers: tuple[int, ...] = PRODUCER_REGISTERS
+    producer_registers: tuple[int, ...] = (32,)
+
+
+FULL = Space(
+    stages=(1, 2, 3, 4, 5, 6),
+    output=tuple(itertools.product((1, 2), Store)),
+    persistent=(True, False),
+    rescale=tuple(Rescale),
+    producer_registers=(24, 32, 40),
+)
+"""All that the lowering takes, near enough."""
 
 
 def register_split(
@@ -50,10 +65,10 @@ def register_split(
 
     The pool is what the warpgroups enter with; what does not divide goes to the producer.
     """
-    entry = target.registers_per_block // ((consumers + 1) * GROUP_THREADS)
-    entry = min(entry // REGISTER_STEP * REGISTER_STEP, target.max_registers_per_thread + 1)
-    pool = entry * (consumers + 1)
     most = (target.max_registers_per_thread + 1) // REGISTER_STEP * REGISTER_STEP
+    entry = target.registers_per_block // ((consumers + 1) * GROUP_THREADS)
+    entry = min(entry // REGISTER_STEP * REGISTER_STEP, most)
+    pool = entry * (consumers + 1)
     consumer = min((pool - producer) // consumers // REGISTER_STEP * REGISTER_STEP, most)
     rest = (pool - consumers * consumer) // REGISTER_STEP * REGISTER_STEP
     return min(rest, entry), consumer
@@ -69,17 +84,21 @@ def candidates(
     Raises:
         UnsupportedSpecError: the target does not support the spec.
     """
-    choice = choose(spec, target)
     drawn: Iterator[Schedule] = iter(())
-    if choice.schedule.main_loop == MainLoop.WARP_SPECIALISED:
+    if MainLoop.WARP_SPECIALISED in target.main_loops:
         drawn = _warp_specialised(space or Space(), target)
-    weighed = (choice.schedule, *(schedule for schedule, _ in choice.rejected))
-    found = {
-        schedule: None
-        for schedule in itertools.chain(weighed, drawn)
-        if _is_taken(spec, schedule, target)
-    }
-    return tuple(found)
+    found = dict.fromkeys(itertools.chain(weighed(spec, target), drawn))
+    return tuple(schedule for schedule in found if is_taken(spec, schedule, target))
+
+
+def weighed(spec: AttentionSpec, target: Target) -> tuple[Schedule, ...]:
+    """Return what `choose` gives and what it says that it weighed."""
+    choice = choose(spec, target)
+    rules = choose(spec, target, rows=())
+    others = (*choice.rejected, *rules.rejected)
+    return tuple(
+        dict.fromkeys((choice.schedule, rules.schedule, *(schedule for schedule, _ in others)))
+    )
 
 
 def drawn_order(schedules: tuple[Schedule, ...], *, first: int, seed: int) -> tuple[Schedule, ...]:
@@ -92,7 +111,37 @@ def drawn_order(schedules: tuple[Schedule, ...], *, first: int, seed: int) -> tu
     return (*schedules[:first], *rest)
 
 
-def _is_taken(spec: AttentionSpec, schedule: Schedule, target: Target) -> bool:
+def neighbours(spec: AttentionSpec, schedule: Schedule, target: Target) -> tuple[Schedule, ...]:
+    """Return what differs from a schedule by a step in one thing, and the lowering takes."""
+    if schedule.main_loop != MainLoop.WARP_SPECIALISED:
+        return ()
+    changes: list[dict[str, Any]] = [
+        *({"tile_n": schedule.tile_n + step * TILE_STEP} for step in (-2, -1, 1, 2)),
+        *({"stages": schedule.stages + step} for step in (-1, 1)),
+        *({"rescale": other} for other in Rescale),
+        *({"q_stages": q_stages, "store": store} for q_stages in (1, 2) for store in Store),
+        {"ping_pong": not schedule.ping_pong},
+        {"persistent": not schedule.persistent},
+        {"p_buffers": 3 - schedule.p_buffers},
+        {"p_buffers": 1, "rescale": Rescale.ON_GROWTH},
+    ]
+    for consumers in (schedule.consumers - 1, schedule.consumers, schedule.consumers + 1):
+        for least in (24, 32, 40):
+            producer, consumer = register_split(max(consumers, 1), target, least)
+            changes.append(
+                {
+                    "consumers": consumers,
+                    "tile_m": GROUP_ROWS * consumers,
+                    "producer_registers": producer,
+                    "consumer_registers": consumer,
+                }
+            )
+    found = dict.fromkeys(dataclasses.replace(schedule, **change) for change in changes)
+    return tuple(other for other in found if other != schedule and is_taken(spec, other, target))
+
+
+def is_taken(spec: AttentionSpec, schedule: Schedule, target: Target) -> bool:
+    """Return whether the lowering takes a schedule."""
     try:
         lower(spec, schedule, target)
     except ScheduleError:
@@ -109,21 +158,22 @@ def _warp_specialised(space: Space, target: Target) -> Iterator[Schedule]:
             splits,
             space.tile_n,
             space.stages,
-            space.q_stages,
+            space.output,
             space.p_buffers,
             space.ping_pong,
             space.persistent,
             space.rescale,
         )
-        for split, tile_n, stages, q_stages, p_buffers, ping_pong, persistent, rescale in axes:
+        for split, tile_n, stages, output, p_buffers, ping_pong, persistent, rescale in axes:
             yield Schedule(
                 main_loop=MainLoop.WARP_SPECIALISED,
                 tile_m=GROUP_ROWS * consumers,
                 tile_n=tile_n,
                 consumers=consumers,
                 stages=stages,
-                q_stages=q_stages,
+                q_stages=output[0],
                 persistent=persistent,
+                store=output[1],
                 ping_pong=ping_pong,
                 p_buffers=p_buffers,
                 rescale=rescale,

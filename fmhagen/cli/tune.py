@@ -1,0 +1,206 @@
+"""`tune`: the search for schedules on a device."""
+
+from __future__ import annotations
+
+import functools
+import json as json_library
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+from fmhagen.bench.selection import resized, words
+from fmhagen.bench.watch import judge
+from fmhagen.bench.workloads import HIDDEN, TOKENS, Workload, square
+from fmhagen.cli.command import command
+from fmhagen.cli.output import note, table, write_json, write_table, write_text
+from fmhagen.cli.request import Request
+from fmhagen.errors import InvalidSpecError
+from fmhagen.inventory import write_if_different
+from fmhagen.schedules import merged, read_rows, shipped_path, table_text
+from fmhagen.tune.candidates import FULL
+from fmhagen.tune.prebuild import default_jobs, prebuild
+from fmhagen.tune.records import Findings, Settings
+from fmhagen.tune.rows import findings_data, rows_of
+from fmhagen.tune.search import Search
+from fmhagen.tune.store import Store
+
+_WORK, _SEARCH, _OUTPUT = "Workloads: what it must be quick at", "Search", "Output"
+_SHOWN = 12  # scores in the table
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    command(app, "tune", default_target="sm90")(tune)
+
+
+def _option(panel: str, flag: str, metavar: str, text: str) -> typer.models.OptionInfo:
+    option: typer.models.OptionInfo = typer.Option(
+        flag, metavar=metavar, help=text, rich_help_panel=panel, show_default=False
+    )
+    return option
+
+
+def tune(
+    request: Request,
+    *,
+    seqlen: Annotated[
+        str, _option(_WORK, "--seqlen", "N,N", "Lengths; 1024,4096,16384.")
+    ] = "1024,4096,16384",
+    batch: Annotated[int, _option(_WORK, "--batch", "N", "Sequences; else --tokens.")] = 0,
+    heads: Annotated[int, _option(_WORK, "--heads", "N", "Query heads; else --hidden.")] = 0,
+    heads_kv: Annotated[int, _option(_WORK, "--heads-kv", "N", "Key and value heads.")] = 0,
+    tokens: Annotated[int, _option(_WORK, "--tokens", "N", f"Batch x length; {TOKENS}.")] = TOKENS,
+    hidden: Annotated[int, _option(_WORK, "--hidden", "N", f"Heads x depth; {HIDDEN}.")] = HIDDEN,
+    seconds: Annotated[float, _option(_SEARCH, "--seconds", "X", "The budget; 300.")] = 300.0,
+    first: Annotated[
+        int, _option(_SEARCH, "--first", "N", "Candidates of the first generation; 48.")
+    ] = 48,
+    full: Annotated[
+        bool, typer.Option("--full", help="Draw from all that the lowering takes.")
+    ] = False,
+    jobs: Annotated[
+        int, _option(_SEARCH, "--jobs", "N", "Compilations at once; one for each core.")
+    ] = 0,
+    seed: Annotated[int, _option(_SEARCH, "--seed", "N", "Of the order of candidates; 0.")] = 0,
+    watchdog: Annotated[
+        float, _option(_SEARCH, "--watchdog", "X", "End a candidate silent for so long; 60.")
+    ] = 60.0,
+    resume: Annotated[
+        Path | None, _option(_OUTPUT, "--resume", "FILE", "Go on from, and keep, measurements.")
+    ] = None,
+    json: Annotated[
+        Path | None, _option(_OUTPUT, "--json", "FILE", "Write what was found; - prints it.")
+    ] = None,
+    write_shipped: Annotated[
+        bool, typer.Option("--write-table", help="Put the winners into the table of schedules.")
+    ] = False,
+    table_file: Annotated[
+        Path | None, _option(_OUTPUT, "--table", "FILE.toml", "Another table than the shipped one.")
+    ] = None,
+) -> None:
+    """Search for the quickest schedule of a spec on the GPU that is here.
+
+    Candidates come from the limits of the lowering, are compiled in parallel on the CPU, and are
+    dropped if they spill. Each is checked against float64 and timed in shuffled rounds beside what
+    the rules choose: a quick look at all, a careful one at the better third, then the neighbours
+    of the leaders, until the budget ends. Schedule flags fix a field of every candidate.
+    With --write-table the winner goes into the table that `select` prefers to its rules: one row
+    for any length, and one for shorter sequences if that wins two percent there.
+
+    \b
+    Examples:
+      fmhagen tune --head-dim 128 --causal --seconds 300 --resume d128c.json
+      fmhagen tune --head-dim 64 --seqlen 1024,16384 --write-table
+      fmhagen tune --head-dim 128 --consumers 3 --seconds 60 --json -
+      fmhagen tune --head-dim 128 --heads 32 --heads-kv 8 --batch 2 --seqlen 8192
+    """
+    (target,) = request.targets("sm90")
+    workloads = _workloads(request, seqlen, tokens, hidden, batch, heads, heads_kv)
+    settings = Settings(
+        seconds=seconds,
+        first=first,
+        space=FULL if full else None,
+        fixed=request.overrides,
+        seed=seed,
+    )
+    store = Store.open(resume)
+    build = functools.partial(
+        prebuild, request.spec, target=target.name, jobs=jobs or default_jobs()
+    )
+    with judge(watchdog) as holder, _progress() as progress:
+        task = progress.add_task("opening the device", total=seconds)
+
+        def tell(text: str) -> None:
+            progress.update(task, description=text[:70], completed=progress.tasks[task].elapsed)
+            if not progress.console.is_terminal or text.startswith(("out", "generation")):
+                progress.console.print(text, highlight=False, soft_wrap=True)
+
+        device = str(holder.ask("facts")["name"])
+        findings = Search(
+            request.spec,
+            workloads,
+            target,
+            holder=holder,
+            build=build,
+            device=device,
+            store=store,
+            settings=settings,
+            tell=tell,
+        ).run()
+    data = findings_data(workloads, findings)
+    if str(json) == "-":
+        write_json(data)
+    else:
+        _print(workloads, findings)
+        if json is not None:
+            write_if_different(json, json_library.dumps(data, indent=1) + "\n")
+    if write_shipped or table_file is not None:
+        path = table_file or shipped_path()
+        new = rows_of(request.spec, target.name, workloads, findings, device=device)
+        old = read_rows(path) if path.exists() else ()
+        write_if_different(path, table_text(merged(old, new)))
+        note(f"{path}: {len(new)} row{'s' if len(new) > 1 else ''} written")
+
+
+def _progress() -> Progress:
+    console = Console(stderr=True)
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        disable=not console.is_terminal,
+    )
+
+
+def _workloads(
+    request: Request, seqlen: str, tokens: int, hidden: int, batch: int, heads: int, heads_kv: int
+) -> tuple[Workload, ...]:
+    try:
+        lengths = [int(word) for word in words(seqlen)]
+    except ValueError:
+        limit = "must be whole numbers with commas between"
+        raise InvalidSpecError("seqlen", seqlen, limit) from None
+    made = tuple(
+        square(request.spec, length, tokens=tokens, hidden=hidden)
+        for length in dict.fromkeys(lengths)
+    )
+    if not made:
+        raise InvalidSpecError("seqlen", seqlen, "names no length")
+    return resized(made, batch, heads, heads_kv, 0)
+
+
+def _print(workloads: tuple[Workload, ...], findings: Findings) -> None:
+    lengths = [f"s{workload.seqlen_k}" for workload in workloads]
+    right = ("mean", *lengths)
+    shown = table("mean", *lengths, "differs from what the rules choose in", right=right)
+    for score in findings.scores[:_SHOWN]:
+        shown.add_row(
+            f"{score.mean(workloads):.3f}",
+            *(_ratio(score.ratio(workload)) for workload in workloads),
+            _difference(score.built.schedule.to_dict(defaults=True), findings),
+        )
+    write_table(shown)
+    wrong = sum(1 for s in findings.scores if any(m.status != "ok" for m in s.measured.values()))
+    write_text(
+        f"{len(findings.scores)} timed, {len(findings.refused)} refused by the compiler,"
+        f" {wrong} out on the device, {findings.seconds:.0f} s;"
+        f" {'the budget ended it' if findings.is_exhausted else 'nothing is left to try'}"
+    )
+    write_text(f"best: {findings.best.built.schedule!r}")
+    for name, score in findings.by_workload.items():
+        if score is not findings.best:
+            write_text(f"best on {name}: {score.built.schedule!r}")
+
+
+def _ratio(ratio: float) -> str:
+    return f"{ratio:.3f}" if ratio else "-"
+
+
+def _difference(schedule: dict[str, Any], findings: Findings) -> str:
+    default = findings.reference.built.schedule.to_dict(defaults=True)
+    changed = [f"{name}={schedule[name]}" for name in default if schedule[name] != default[name]]
+    return ", ".join(changed) or "(the same)"
