@@ -80,7 +80,7 @@ def test_explain_prints_every_target_by_default() -> None:
     assert [entry["target"] for entry in data] == [target.name for target in TARGETS]
     for entry in data:
         assert entry["symbol"] in text
-    assert run("explain", "--head-dim", "80").exit_code == 2
+    assert run("explain", "--head-dim", "512").exit_code == 2
 
 
 @pytest.mark.parametrize("target", [target.name for target in TARGETS])

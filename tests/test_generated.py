@@ -26,6 +26,7 @@ from fmhagen.inventory import (
     write_if_different,
 )
 from fmhagen.manifest import MANIFEST, Measurement, read_manifest
+from fmhagen.schedule import Schedule
 from fmhagen.source import Source
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import TARGETS
@@ -141,7 +142,13 @@ def sections(text: str, symbol: str) -> dict[str, str]:
 NUMBERS_ONLY = (
     (Instance.of(AttentionSpec(head_dim=128), TARGETS[0]), {"stages": 1}),
     (Instance.of(AttentionSpec(head_dim=64, causal=True), TARGETS[0]), {"stages": 2}),
-    (Instance.of(AttentionSpec(head_dim=64), TARGETS[1]), {"tile_m": 128, "consumers": 4}),
+    (
+        dataclasses.replace(
+            Instance.of(AttentionSpec(head_dim=64), TARGETS[1]),
+            schedule=Schedule(main_loop="wave_interleaved", tile_m=256, tile_n=128, consumers=8),
+        ),
+        {"tile_m": 128, "consumers": 4},
+    ),
 )
 
 
