@@ -42,6 +42,8 @@ class Replay(NamedTuple):
 class TorchDevice:
     """One CUDA device under PyTorch."""
 
+    place = "cuda"
+
     def __init__(self, index: int = 0) -> None:
         """Open the device.
 
@@ -80,11 +82,11 @@ class TorchDevice:
         """Return sets of N(0, 1) tensors."""
         torch, spec = self.torch, workload.spec
         dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[spec.dtype]
-        generator = torch.Generator(device="cuda").manual_seed(seed)
+        generator = torch.Generator(device=self.place).manual_seed(seed)
 
         def normal(length: int, heads: int, depth: int) -> Any:
             shape = workload.batch, length, heads, depth
-            return torch.randn(shape, device="cuda", dtype=dtype, generator=generator)
+            return torch.randn(shape, device=self.place, dtype=dtype, generator=generator)
 
         return [
             Inputs(
