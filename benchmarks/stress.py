@@ -65,7 +65,7 @@ def run_case(device: Any, workload: Workload, options: argparse.Namespace) -> st
 
     schedule = None
     if options.variant:
-        entry: Entry = variant(options.variant, workload.spec, TARGETS[0])
+        entry: Entry = variant(options.variant, workload, TARGETS[0])
         schedule = entry.schedule
     kernel = compile_kernel(workload.spec, device="cuda", schedule=schedule)
     inputs: Inputs = device.inputs(workload, sets=1, seed=options.seed)[0]

@@ -13,6 +13,7 @@ from fmhagen.loop_nest import loop_nest
 from fmhagen.lowering import lower
 from fmhagen.plan import Plan
 from fmhagen.schedule import Schedule
+from fmhagen.schedules import Row
 from fmhagen.select import Choice, choose
 from fmhagen.targets import Target
 
@@ -27,6 +28,7 @@ class Explanation:
         reasons: why the default schedule is what it is.
         changes: (field, value here, default value) where the schedule is not the default one.
         rejected: (schedule, reason) of the alternatives that were weighed.
+        row: the row of the table of measured schedules that is the default, if one is.
     """
 
     plan: Plan
@@ -34,6 +36,7 @@ class Explanation:
     reasons: tuple[str, ...]
     changes: tuple[tuple[str, object, object], ...]
     rejected: tuple[tuple[Schedule, str], ...]
+    row: Row | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the explanation as JSON-ready data."""
@@ -50,6 +53,7 @@ class Explanation:
             "shared_bytes": plan.shared_bytes,
             "shared_limit_bytes": plan.target.shared_memory_per_block_bytes,
             "reasons": list(self.reasons),
+            "row": None if self.row is None else self.row.to_dict(),
             "changes": [
                 {"field": name, "value": value, "default": default}
                 for name, value, default in self.changes
@@ -106,6 +110,7 @@ def explain(instance: Instance) -> Explanation:
         reasons=choice.reasons,
         changes=_changes(instance.schedule, choice.schedule),
         rejected=_rejected(instance, choice),
+        row=choice.row,
     )
 
 

@@ -231,15 +231,15 @@ def test_variants_and_ablations_differ_from_the_default_and_can_be_lowered() -> 
         "tile_n": 80,
         "rescale": "always",
     }
-    sm90 = find_target("sm90")
-    entry = variant("consumers=3,tile_n=80", AttentionSpec(), sm90)
+    sm90, plain = find_target("sm90"), square(AttentionSpec(), 4096)
+    entry = variant("consumers=3,tile_n=80", plain, sm90)
     assert entry.schedule is not None
     assert entry.schedule.tile_m == 192
     assert lower(AttentionSpec(), entry.schedule, sm90)
-    assert variant("stages=3", AttentionSpec(head_dim=512), sm90).schedule is None
+    assert variant("stages=3", square(AttentionSpec(head_dim=512), 512), sm90).schedule is None
     for target in TARGETS:
         default = choose(AttentionSpec(), target).schedule
-        for entry in ablations(AttentionSpec(), target):
+        for entry in ablations(plain, target):
             assert entry.schedule is not None
             assert entry.schedule != default
             assert lower(AttentionSpec(), entry.schedule, target)

@@ -103,7 +103,10 @@ def fake_peer(name: str, ms: float, *, error: float = 1e-3, **more: Any) -> Peer
     return Peer(name=name, **{**plain, **more})
 
 
-def fake_kernel(spec: AttentionSpec, *, device: str, schedule: Schedule | None = None) -> Any:
+def fake_kernel(
+    spec: AttentionSpec, *, device: str, schedule: Schedule | None, seqlen_hint: int
+) -> Any:
+    assert seqlen_hint == WORKLOAD.seqlen_k
     chosen = schedule or choose(spec, find_target("sm90")).schedule
     ms = 1.0 if chosen.ping_pong else 1.5
 

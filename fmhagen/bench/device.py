@@ -244,6 +244,6 @@ def _bus_id(torch: Any, index: int) -> str | None:
             properties.pci_bus_id,
             properties.pci_device_id,
         )
-    except AttributeError:
+        return f"{domain:08x}:{bus:02x}:{slot:02x}.0"
+    except (AttributeError, TypeError, ValueError):
         return None
-    return f"{domain:08x}:{bus:02x}:{slot:02x}.0"

@@ -195,7 +195,12 @@ def _ours(entry: Entry, contest: Contest, ground: Ground, sets: Sequence[Any]) -
 
     workload = contest.workload
     try:
-        kernel = compile_kernel(workload.spec, device="cuda", schedule=entry.schedule)
+        kernel = compile_kernel(
+            workload.spec,
+            device="cuda",
+            schedule=entry.schedule,
+            seqlen_hint=workload.seqlen_k,
+        )
         kernel.load(0)
     except (Unsupported, ScheduleError, SpillError, CompileError) as error:
         raise _stop(entry.name, REFUSED, _one_line(error)) from error

@@ -9,13 +9,13 @@ from enum import StrEnum
 from typing import Any
 
 from fmhagen.bench.contest import OURS, Entry
+from fmhagen.bench.workloads import Workload
 from fmhagen.emission import emit_source
 from fmhagen.errors import InvalidSpecError, ScheduleError, UnsupportedSpecError
 from fmhagen.lowering import lower
 from fmhagen.records import closest
 from fmhagen.schedule import MainLoop, Schedule
 from fmhagen.select import choose
-from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 
 # What says where work lies rather than how it is hidden; tuning varies it, an ablation does not.
@@ -64,23 +64,25 @@ def changed(schedule: Schedule, changes: Mapping[str, Any], target: Target) -> S
     return Schedule.from_dict({**schedule.to_dict(defaults=True), **made})
 
 
-def variant(text: str, spec: AttentionSpec, target: Target) -> Entry:
-    """Return the entry of a variant of a spec's default schedule, given as text."""
+def variant(text: str, workload: Workload, target: Target) -> Entry:
+    """Return the entry of a variant of a workload's default schedule, given as text."""
     changes = parse_changes(text)
     try:
-        schedule: Schedule | None = changed(choose(spec, target).schedule, changes, target)
+        default = choose(workload.spec, target, seqlen_hint=workload.seqlen_k).schedule
+        schedule: Schedule | None = changed(default, changes, target)
     except UnsupportedSpecError:
         schedule = None  # the contest refuses it with the reason
     return Entry(name=f"{OURS} {text}", schedule=schedule)
 
 
-def ablations(spec: AttentionSpec, target: Target) -> tuple[Entry, ...]:
+def ablations(workload: Workload, target: Target) -> tuple[Entry, ...]:
     """Return the default schedule with one optimisation off, or one knob a step off, each.
 
     What the lowering refuses is left out, and what changes no line of the kernel.
     """
+    spec = workload.spec
     try:
-        default = choose(spec, target).schedule
+        default = choose(spec, target, seqlen_hint=workload.seqlen_k).schedule
     except UnsupportedSpecError:
         return ()
     entries = []

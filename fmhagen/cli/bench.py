@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json as json_library
 import shlex
 import sys
@@ -179,10 +180,11 @@ def _entries(
 ) -> Callable[[Workload], tuple[Entry, ...]]:
     target = TARGETS[0]  # the one that has a device under PyTorch with CUDA
 
+    @functools.cache
     def entries(workload: Workload) -> tuple[Entry, ...]:
-        more = [variant(text, workload.spec, target) for text in variants]
+        more = [variant(text, workload, target) for text in variants]
         if ablate:
-            more.extend(ablations(workload.spec, target))
+            more.extend(ablations(workload, target))
         return entries_for(peers, more, on_host=on_host)
 
     return entries

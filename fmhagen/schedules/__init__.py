@@ -18,6 +18,7 @@ from fmhagen.schedule import Schedule
 from fmhagen.spec import AttentionSpec
 
 ANY_LENGTH = 0
+TABLE = "h200.toml"
 _KEY = ("target", "dtype", "head_dim", "head_dim_v", "causal", "max_seqlen")
 _HEADER = """\
 # Schedules that were chosen by measuring; `select.choose` prefers them to its rules.
@@ -89,11 +90,11 @@ class Row:
 
     def __str__(self) -> str:
         """Return where the schedule comes from, as a sentence."""
-        length = f", at most {self.max_seqlen} keys" if self.max_seqlen else ""
+        length = f"at most {self.max_seqlen} keys" if self.max_seqlen else "any length"
         return (
-            f"measured{length}: {self.tflops:.0f} TFLOP/s, {self.ratio:.3f} times what the rules"
-            f" choose, on {self.device}, {self.date}, over {self.workloads}"
-            f" (kernel {self.digest})"
+            f"row of schedules/{TABLE} for {length}: measured {self.tflops:.0f} TFLOP/s,"
+            f" {self.ratio:.3f} times what the rules choose, on {self.device}, {self.date}, over"
+            f" {self.workloads} (kernel {self.digest})"
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -118,7 +119,7 @@ class Row:
 
 def shipped_path() -> Path:
     """Return where the shipped table lies."""
-    return Path(__file__).with_name("h200.toml")
+    return Path(__file__).with_name(TABLE)
 
 
 @functools.cache
