@@ -6,6 +6,7 @@ from fmhagen.compile.listing import assembly_listing
 from fmhagen.emission import emit_source
 from fmhagen.lowering import lower
 from fmhagen.model import Loop, find_loops, parse_listing, report_loop, simulate
+from fmhagen.model.launch import LoopClk, Shape, predict_launch
 from fmhagen.schedule import Schedule
 from fmhagen.select import default_schedule
 from fmhagen.spec import AttentionSpec
@@ -146,3 +147,42 @@ def test_the_order_is_worth_it() -> None:
         report_loop(kernel_loops(spec, schedule), TIMING, waves=2) for schedule in (straight, None)
     ]
     assert reports[0].tflops * 1.15 < reports[1].tflops
+
+
+LOOP = LoopClk(matrix=2048.0, together=4200.0, alone=2300.0)
+BLOCK = Shape(
+    waves=8,
+    waves_per_simd=2,
+    wave_rows=32,
+    tile_n=64,
+    before_clk=3200.0,
+    after_clk=2000.0,
+    mask_clk=512.0,
+    compute_units=304,
+    xcds=8,
+)
+
+
+def test_a_full_launch_loses_what_its_last_round_leaves_idle() -> None:
+    # 64 heads of 16 tiles: 128 tiles an XCD, 38 CUs: four rounds where 3.4 would do.
+    launch = predict_launch(LOOP, BLOCK, heads=64, seqlen_q=4096, seqlen_k=4096, causal=False)
+    rounds = 4
+    assert launch.clk == pytest.approx(rounds * (64 * 4200 + 5200))
+    assert launch.utilisation == pytest.approx(launch.useful)
+    assert launch.utilisation == pytest.approx(
+        128 * 8 * 64 * 2048 / (launch.clk * 38 * 4), rel=1e-6
+    )
+
+
+def test_a_causal_launch_is_balanced() -> None:
+    launch = predict_launch(LOOP, BLOCK, heads=128, seqlen_q=4096, seqlen_k=4096, causal=True)
+    assert launch.utilisation > 0.9
+    assert launch.useful < launch.utilisation
+    long = predict_launch(LOOP, BLOCK, heads=32, seqlen_q=16384, seqlen_k=16384, causal=True)
+    assert long.utilisation > 0.92
+
+
+def test_rows_that_see_nothing_cost_a_block_alone() -> None:
+    launch = predict_launch(LOOP, BLOCK, heads=8, seqlen_q=256, seqlen_k=0, causal=True)
+    assert launch.useful == 0.0
+    assert launch.clk == pytest.approx(3200 + 2000 + 1024)
