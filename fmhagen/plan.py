@@ -152,7 +152,7 @@ class Plan:
         causal, top_left: the mask's structure.
         conditional_rescale, rescale_on_overflow: see `schedule.Rescale`.
         heads_in_l2_bytes: K and V that one section of heads may hold, for the tile order.
-        two_p_buffers, ping_pong: see `Schedule`.
+        two_p_buffers, ping_pong, skip_hidden: see `Schedule`.
         stage_output: O leaves through shared memory; see `schedule.Store`.
         slot_table: a step of a wave_pipelined loop, in the order in which it is issued.
         round_call: function that rounds two numbers of P; "" where the main loop has its own.
@@ -187,6 +187,7 @@ class Plan:
     two_p_buffers: bool = False
     ping_pong: bool = False
     stage_output: bool = True
+    skip_hidden: bool = False
     snake: bool = False
     slot_table: SlotTable | None = None
     round_call: str = ""

@@ -54,6 +54,7 @@ class Schedule(Record):
         persistent: one block a compute unit walks over the tiles; else one block a tile.
         store: staged leaves through the tile's Q buffer by the copy engine; direct frees that
             buffer as soon as S is complete, so that one Q buffer is enough.
+        skip_hidden: a consumer leaves out the key tiles that a causal mask hides from all its rows.
         ping_pong: consumer warpgroups take turns on the tensor cores, so that each computes its
             softmax under the products of the others.
         p_buffers: buffers for P in registers; 2 lets S of the next key tile be issued while
@@ -72,6 +73,7 @@ class Schedule(Record):
     q_stages: int = 1
     persistent: bool = False
     store: Store = Store.STAGED
+    skip_hidden: bool = False
     ping_pong: bool = False
     p_buffers: int = 1
     rescale: Rescale = Rescale.ON_GROWTH

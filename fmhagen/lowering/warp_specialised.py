@@ -91,6 +91,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         causal=spec.causal,
         top_left=spec.causal and spec.anchor == "top_left",
         conditional_rescale=schedule.conditional_rescale,
+        skip_hidden=schedule.skip_hidden and spec.causal,
         stage_output=schedule.store == Store.STAGED,
         ping_pong=schedule.ping_pong,
         two_p_buffers=schedule.p_buffers == 2,
@@ -107,6 +108,7 @@ def _traits(schedule: Schedule) -> tuple[str, ...]:
         (schedule.p_buffers == 2, "twop"),
         (schedule.rescale != Rescale.ALWAYS, str(schedule.rescale).removeprefix("on_")),
         (schedule.store == Store.DIRECT, "direct"),
+        (schedule.skip_hidden, "skip"),
         (not schedule.persistent, "grid"),
     )
     return tuple(word for holds, word in named if holds)
@@ -127,6 +129,11 @@ def _check_shape(schedule: Schedule) -> None:
         raise ScheduleError("stages", schedule.stages, "must be from 1 to 8")
     if schedule.q_stages not in (1, 2):
         raise ScheduleError("q_stages", schedule.q_stages, "must be 1 or 2")
+    skipped = -(-GROUP_ROWS * (schedule.consumers - 1) // schedule.tile_n)
+    if schedule.skip_hidden and skipped >= schedule.stages:
+        # The last O += P V of a tile holds a V buffer while its successor's skipped ones arrive.
+        limit = f"a consumer may skip {skipped} key tiles, which needs {skipped + 1} stages"
+        raise ScheduleError("skip_hidden", True, limit, f"use stages={skipped + 1}")
     if schedule.ping_pong and schedule.consumers == 1:
         raise ScheduleError("ping_pong", True, "needs at least 2 consumers", "use ping_pong=False")
     if schedule.p_buffers not in (1, 2):
