@@ -54,7 +54,7 @@ class FakeGround:
     def capture(self, call: Any, calls: int, sets: int) -> Any:
         assert calls % sets == 1
         outputs = [call(i % sets) for i in range(calls)]
-        return SimpleNamespace(output=lambda: outputs[-1], method="graph", calls=calls)
+        return SimpleNamespace(output=lambda: outputs[-1], method="graph", reason="", calls=calls)
 
     def run_poisoned(self, replay: Any) -> Any:
         return replay.output()

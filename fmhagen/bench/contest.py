@@ -104,7 +104,7 @@ class Outcome:
     Attributes:
         name: the entry's.
         status: ok, missing, refused, wrong, failed or hung.
-        reason: one sentence where the status is not ok.
+        reason: one sentence where the status is not ok, or the method is "calls".
         milliseconds: of one call, a sample a round.
         method: "graph" (replays between events), "calls" (plain calls between events) or "host".
         clock_mhz: the chip's clock at each sample, where it can be read.

@@ -31,12 +31,14 @@ class Replay(NamedTuple):
         calls: how many.
         output: O of the last one, bshd.
         method: "graph" or "calls".
+        reason: why there is no graph.
     """
 
     run: Callable[[], None]
     calls: int
     output: Callable[[], Any]
     method: str
+    reason: str = ""
 
 
 class TorchDevice:
@@ -125,9 +127,10 @@ class TorchDevice:
         try:
             with torch.cuda.graph(graph):
                 all_calls()
-        except RuntimeError:
+        except RuntimeError as error:
             torch.cuda.synchronize()
-            return Replay(all_calls, calls, lambda: kept[0], "calls")
+            reason = " ".join(str(error).split())[:200]
+            return Replay(all_calls, calls, lambda: kept[0], "calls", reason)
         output = kept[0]
         return Replay(graph.replay, calls, lambda: output, "graph")
 

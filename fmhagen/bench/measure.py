@@ -238,6 +238,7 @@ def _outcome(name: str, one: _Ready, contest: Contest, ground: Ground) -> Outcom
         status=OK,
         milliseconds=tuple(s.milliseconds for s in one.samples),
         method="host" if contest.on_host else one.replay.method,
+        reason="" if contest.on_host else one.replay.reason,
         clock_mhz=tuple(s.clock_mhz for s in one.samples if s.clock_mhz is not None),
         watts=tuple(s.watts for s in one.samples if s.watts is not None),
         facts=one.facts,

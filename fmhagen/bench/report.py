@@ -128,7 +128,7 @@ def problems(report: Report) -> tuple[str, ...]:
                 sentence = f"{outcome.name}: {outcome.status}: {outcome.reason}"
                 sentences.setdefault(sentence, []).append(result.workload.name)
             elif outcome.method == "calls":
-                sentence = f"{outcome.name}: cannot be captured in a graph: timed by plain calls"
+                sentence = f"{outcome.name}: timed by plain calls, no graph: {outcome.reason}"
                 sentences.setdefault(sentence, []).append(result.workload.name)
     lines = []
     for sentence, names in sentences.items():

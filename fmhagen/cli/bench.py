@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json as json_library
+import json
 import shlex
 import sys
 from collections.abc import Callable
@@ -95,7 +95,7 @@ def bench(
     threshold: Annotated[
         float, _option(_OUTPUT, "--threshold", "X", "List workloads under this ratio; 1.02.")
     ] = 1.02,
-    json: Annotated[
+    json_file: Annotated[
         Path | None, _option(_OUTPUT, "--json", "FILE", "Write all that was found; - prints it.")
     ] = None,
     plot: Annotated[
@@ -128,7 +128,7 @@ def bench(
       fmhagen bench --report forward.json --markdown docs/performance.md
     """
     if report_file is not None:
-        report = Report.from_dict(json_library.loads(report_file.read_text(encoding="utf-8")))
+        report = Report.from_dict(json.loads(report_file.read_text(encoding="utf-8")))
     else:
         workloads = select(suite_name, head_dim, mask, seqlen, dtype, tokens, hidden)
         workloads = resized(workloads, batch, heads, heads_kv, seqlen_k)
@@ -149,7 +149,7 @@ def bench(
         for workload in workloads:
             entries(workload)  # refuse a wrong variant before a device is touched
         report = Report(command=_command_line())
-        to_file = None if json is None or str(json) == "-" else json
+        to_file = None if json_file is None or str(json_file) == "-" else json_file
 
         def done(result: Result | None) -> None:
             if result is not None:
@@ -163,8 +163,10 @@ def bench(
             run_bench(workloads, entries, held, settings, report, done=done)
         if to_file is not None:
             write_if_different(to_file, _json(report))
-    if str(json) == "-":
+    if str(json_file) == "-":
         write_json(report.to_dict())
+    elif report.settings.get("section") == "ablation":
+        write_text(markdown(report))
     else:
         _print(report, threshold)
     if document is not None:
@@ -195,7 +197,7 @@ def _command_line() -> str:
 
 
 def _json(report: Report) -> str:
-    return json_library.dumps(report.to_dict(), indent=1) + "\n"
+    return json.dumps(report.to_dict(), indent=1) + "\n"
 
 
 def _print(report: Report, threshold: float) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import json as json_library
+import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -71,7 +71,7 @@ def tune(
     resume: Annotated[
         Path | None, _option(_OUTPUT, "--resume", "FILE", "Go on from, and keep, measurements.")
     ] = None,
-    json: Annotated[
+    json_file: Annotated[
         Path | None, _option(_OUTPUT, "--json", "FILE", "Write what was found; - prints it.")
     ] = None,
     write_shipped: Annotated[
@@ -131,12 +131,12 @@ def tune(
             tell=tell,
         ).run()
     data = findings_data(workloads, findings)
-    if str(json) == "-":
+    if str(json_file) == "-":
         write_json(data)
     else:
         _print(workloads, findings)
-        if json is not None:
-            write_if_different(json, json_library.dumps(data, indent=1) + "\n")
+        if json_file is not None:
+            write_if_different(json_file, json.dumps(data, indent=1) + "\n")
     if write_shipped or table_file is not None:
         path = table_file or shipped_path()
         new = rows_of(request.spec, target.name, workloads, findings, device=device)
