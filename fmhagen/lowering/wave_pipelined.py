@@ -26,7 +26,7 @@ from fmhagen.targets import Target
 
 LINE_BYTES = 128  # all banks once; columns are swizzled within it
 SIMDS = 4
-SPARE_REGISTERS = 30  # addresses, row statistics and loop state of a lane
+SPARE_REGISTERS = 45  # row statistics, loop state, and what a compiler keeps besides
 NOWHERE = 0xFFFFFFF0  # an offset that lies outside every resource
 
 # NOTE: the mean of p / truncated p over a mantissa of 7 bits, for P as it comes out of exp2.
