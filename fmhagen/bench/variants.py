@@ -87,7 +87,7 @@ def ablations(workload: Workload, target: Target) -> tuple[Entry, ...]:
         return ()
     entries = []
     seen = {emit_source(lower(spec, default, target)).digest}
-    for changes in _single_changes(default):
+    for changes in single_changes(default):
         schedule = Schedule.from_dict({**default.to_dict(defaults=True), **changes})
         try:
             digest = emit_source(lower(spec, schedule, target)).digest
@@ -101,7 +101,8 @@ def ablations(workload: Workload, target: Target) -> tuple[Entry, ...]:
     return tuple(entries)
 
 
-def _single_changes(default: Schedule) -> list[dict[str, Any]]:
+def single_changes(default: Schedule) -> list[dict[str, Any]]:
+    """Return the changes of a schedule that move one field by a step; not those of its tiling."""
     found: list[dict[str, Any]] = []
     for field in dataclasses.fields(Schedule):
         if field.name in TILING:

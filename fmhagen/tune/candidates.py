@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from fmhagen.bench.variants import single_changes
 from fmhagen.errors import ScheduleError
 from fmhagen.lowering import lower
 from fmhagen.schedule import MainLoop, Rescale, Schedule, Store
@@ -117,12 +118,8 @@ def neighbours(spec: AttentionSpec, schedule: Schedule, target: Target) -> tuple
         return ()
     changes: list[dict[str, Any]] = [
         *({"tile_n": schedule.tile_n + step * TILE_STEP} for step in (-2, -1, 1, 2)),
-        *({"stages": schedule.stages + step} for step in (-1, 1)),
-        *({"rescale": other} for other in Rescale),
+        *single_changes(schedule),
         *({"q_stages": q_stages, "store": store} for q_stages in (1, 2) for store in Store),
-        {"ping_pong": not schedule.ping_pong},
-        {"persistent": not schedule.persistent},
-        {"p_buffers": 3 - schedule.p_buffers},
         {"p_buffers": 1, "rescale": Rescale.ON_GROWTH},
     ]
     for consumers in (schedule.consumers - 1, schedule.consumers, schedule.consumers + 1):
