@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal
 
+from fmhagen.choice import Choice
 from fmhagen.compile.binary import Binary, Resources
 from fmhagen.compile.cache import Cache
 from fmhagen.compile.driver import compile_source
@@ -31,7 +32,7 @@ from fmhagen.runtime.devices import (
 from fmhagen.runtime.launcher import Launcher
 from fmhagen.runtime.tensors import Memory, TensorView
 from fmhagen.schedule import Schedule
-from fmhagen.select import Choice, choose, default_schedule
+from fmhagen.select import choose, default_schedule
 from fmhagen.source import Source
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import TARGETS, Target, find_target

@@ -7,6 +7,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import Any
 
+from fmhagen.choice import Choice
 from fmhagen.errors import ScheduleError
 from fmhagen.instance import Instance
 from fmhagen.loop_nest import loop_nest
@@ -14,7 +15,7 @@ from fmhagen.lowering import lower
 from fmhagen.plan import Plan
 from fmhagen.schedule import Schedule
 from fmhagen.schedules import Row
-from fmhagen.select import Choice, choose
+from fmhagen.select import choose
 from fmhagen.targets import Target
 
 

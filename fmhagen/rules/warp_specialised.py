@@ -1,0 +1,168 @@
+"""Rules for the warp-specialised main loop: how many warpgroups, how wide a step, which extras."""
+
+from __future__ import annotations
+
+from fmhagen.choice import Choice
+from fmhagen.schedule import MainLoop, Rescale, Schedule, Store
+from fmhagen.spec import AttentionSpec
+from fmhagen.targets import Target
+
+
+def choose_warp_specialised(spec: AttentionSpec, target: Target) -> Choice:
+    """Return the schedule of a spec that a target supports, with the reasons."""
+    depth = max(spec.d, spec.dv)
+    if depth <= 64:
+        return _choose_shallow(spec)
+    if depth <= 96:
+        return _choose_three_groups()
+    if depth <= 128:
+        return _choose_square(spec)
+    return _choose_deep(spec)
+
+
+# (producer, consumer) registers a thread, by consumers: what the warpgroups enter with, dealt anew.
+_REGISTERS = {2: (40, 232), 3: (32, 160), 4: (32, 112)}
+_PING_PONG = (
+    "ping-pong: a warp is held at its matrix instructions, so its softmax runs under the products"
+    " of the other warpgroups"
+)
+_TWO_Q = "two Q buffers and a persistent grid hide the load of Q and the store of O"
+_NO_MAXIMUM = "rescale on_overflow: no row maximum, a fifth fewer instructions of softmax"
+_SKIP = "a warpgroup leaves out the key tiles that are hidden from all its rows"
+_SOONER = (
+    "O leaves from registers: a causal block has many short tiles, and a Q buffer that waits for"
+    " no store is loaded sooner"
+)
+_IN_STEP = "the warpgroups fall into step and wait for the tensor cores together"
+_MAXIMUM = "a row maximum in every step"
+
+
+def _warp_specialised(
+    consumers: int,
+    tile_n: int,
+    *,
+    stages: int = 2,
+    rescale: Rescale = Rescale.ON_OVERFLOW,
+    store: Store = Store.STAGED,
+    q_stages: int = 0,
+    skip_hidden: bool = False,
+    ping_pong: bool = True,
+) -> Schedule:
+    producer, consumer = _REGISTERS[consumers]
+    return Schedule(
+        main_loop=MainLoop.WARP_SPECIALISED,
+        tile_m=64 * consumers,
+        tile_n=tile_n,
+        consumers=consumers,
+        stages=stages,
+        q_stages=q_stages or (2 if store == Store.STAGED else 1),
+        persistent=True,
+        store=store,
+        skip_hidden=skip_hidden,
+        ping_pong=ping_pong,
+        rescale=rescale,
+        producer_registers=producer,
+        consumer_registers=consumer,
+    )
+
+
+def _choose_shallow(spec: AttentionSpec) -> Choice:
+    """Depths to 64, where the softmax bounds."""
+    staged = _warp_specialised(4, 64, stages=4)
+    direct = _warp_specialised(
+        4, 64, stages=4, store=Store.DIRECT, q_stages=2, skip_hidden=spec.causal
+    )
+    reasons = (
+        "four consumer warpgroups: to head_dim 64 the softmax bounds, and more warps hide more of"
+        " its latency",
+        "tile_n 64 is the widest whose S, P and O fit 112 registers a thread",
+        "four stages fit, since a K or V tile is 8 KiB",
+        _NO_MAXIMUM,
+        _PING_PONG,
+    )
+    rejected = (
+        (_warp_specialised(3, 128, stages=4), "fewer warps to hide the softmax"),
+        (_warp_specialised(4, 64, stages=4, ping_pong=False), _IN_STEP),
+        (_warp_specialised(4, 64, stages=4, rescale=Rescale.ON_GROWTH), _MAXIMUM),
+    )
+    if spec.causal:
+        return Choice(
+            schedule=direct,
+            reasons=(*reasons, _SKIP, _SOONER),
+            rejected=((staged, "the next Q waits for the store of O"), *rejected),
+        )
+    return Choice(schedule=staged, reasons=(*reasons, _TWO_Q), rejected=rejected)
+
+
+def _choose_three_groups() -> Choice:
+    """Depths above 64 to 96, where three warpgroups fit."""
+    return Choice(
+        schedule=_warp_specialised(3, 96),
+        reasons=(
+            "three consumer warpgroups: O of 64 rows takes at most 48 registers a thread",
+            "tile_n 96 leaves S, P and O within 160 registers a thread",
+            _NO_MAXIMUM,
+            _PING_PONG,
+            _TWO_Q,
+        ),
+        rejected=((_warp_specialised(2, 128), "fewer warps to hide the softmax"),),
+    )
+
+
+def _choose_square(spec: AttentionSpec) -> Choice:
+    """Depths above 96 to 128: square tiles of two warpgroups."""
+    reasons = (
+        "two consumer warpgroups of 64 rows: S (64), O (64) and P (32) fit 232 registers",
+        "tile_n 128 equals tile_m, so a causal tile has at most two partly visible steps",
+        _NO_MAXIMUM,
+        _PING_PONG,
+        _TWO_Q,
+    )
+    staged = _warp_specialised(2, 128)
+    direct = _warp_specialised(2, 128, store=Store.DIRECT, q_stages=2)
+    growth = _warp_specialised(2, 128, rescale=Rescale.ON_GROWTH)
+    growth_direct = _warp_specialised(
+        2, 128, rescale=Rescale.ON_GROWTH, store=Store.DIRECT, q_stages=2
+    )
+    if spec.causal:
+        return Choice(
+            schedule=direct,
+            reasons=(*reasons, _SOONER),
+            rejected=(
+                (growth_direct, _MAXIMUM),
+                (staged, "the next Q waits for the store of O"),
+                (growth, _MAXIMUM),
+            ),
+        )
+    return Choice(
+        schedule=staged,
+        reasons=reasons,
+        rejected=(
+            (direct, "stores of 16 bytes a lane in place of the copy engine's"),
+            (growth, _MAXIMUM),
+            (_warp_specialised(3, 80), "slower below 4096 keys"),
+            (_warp_specialised(2, 128, ping_pong=False), _IN_STEP),
+        ),
+    )
+
+
+def _choose_deep(spec: AttentionSpec) -> Choice:
+    """Depths above 128, where shared memory holds one Q buffer."""
+    tile_n = 64 if max(spec.d, spec.dv) > 192 else 128 if spec.dv <= 128 else 96
+    skip = spec.causal and tile_n < 128
+    growth, overflow = (
+        _warp_specialised(2, tile_n, store=Store.DIRECT, skip_hidden=skip, rescale=rescale)
+        for rescale in (Rescale.ON_GROWTH, Rescale.ON_OVERFLOW)
+    )
+    narrow = _warp_specialised(2, tile_n - 16, store=Store.DIRECT)
+    return Choice(
+        schedule=growth,
+        reasons=(
+            f"two stages of K and V tiles of {tile_n} keys leave room for one Q buffer, so O leaves"
+            " from registers and Q is loaded again as soon as S is complete",
+            "rescale on_growth: deep products hide the row maximum, and no vote is taken",
+            _PING_PONG,
+            *((_SKIP,) if skip else ()),
+        ),
+        rejected=((overflow, "within two percent of it"), (narrow, "more steps of less work")),
+    )
