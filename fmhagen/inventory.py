@@ -29,6 +29,8 @@ SPECS: tuple[AttentionSpec, ...] = (
     AttentionSpec(dtype=DType.BF16, head_dim=64, causal=True),
     AttentionSpec(dtype=DType.FP16, head_dim=128, causal=True),
     AttentionSpec(dtype=DType.FP16, head_dim=64),
+    AttentionSpec(dtype=DType.BF16, head_dim=256, causal=True),
+    AttentionSpec(dtype=DType.BF16, head_dim=192, head_dim_v=128, causal=True),
 )
 """What is committed, on every target."""
 
