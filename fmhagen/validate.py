@@ -164,10 +164,10 @@ RULES: tuple[Rule, ...] = (
         field="p_rounding",
         holds=lambda spec, target: (
             spec.p_rounding in target.p_roundings
-            and (spec.dtype != "fp16" or spec.p_rounding in ("auto", "rtne"))
+            and (spec.dtype != "fp16" or spec.p_rounding != "rtna")
         ),
         limit=lambda target: (
-            "supported are " + " and ".join(target.p_roundings) + ", for fp16 auto and rtne"
+            "supported are " + " and ".join(target.p_roundings) + "; rtna for bf16 alone"
         ),
         suggestion=lambda spec, target: "use p_rounding='auto'",
     ),

@@ -123,13 +123,20 @@ def test_a_key_past_the_last_moves_no_reference() -> None:
     assert_right(emulate(plan, Sizes(seqlen_q=64, seqlen_k=320), tensors=tensors), "huge keys")
 
 
-@pytest.mark.parametrize("rounding", ["rtne", "rtna", "rtz_corrected"])
-def test_roundings_are_unbiased(rounding: str) -> None:
-    plan = pipelined(AttentionSpec(head_dim=64, p_rounding=rounding))
+@pytest.mark.parametrize(
+    ("dtype", "rounding"),
+    [
+        *(("bf16", rounding) for rounding in ("rtne", "rtna", "rtz_corrected")),
+        *(("fp16", rounding) for rounding in ("rtne", "rtz_corrected")),
+    ],
+)
+def test_roundings_are_unbiased(dtype: str, rounding: str) -> None:
+    plan = pipelined(AttentionSpec(dtype=dtype, head_dim=64, p_rounding=rounding))
     rng = np.random.default_rng(7)
     shape = (1, 128, 1, 64)
-    q, k = (rng.standard_normal(shape).astype(BF16) for _ in range(2))
-    v = np.ones(shape, BF16)
+    number = BF16 if dtype == "bf16" else np.dtype(np.float16)
+    q, k = (rng.standard_normal(shape).astype(number) for _ in range(2))
+    v = np.ones(shape, number)
     outcome = emulate(plan, Sizes(seqlen_q=128, seqlen_k=128), tensors=(q, k, v))
     assert_right(outcome, rounding)
     error = outcome.o - 1.0  # the mean of ones

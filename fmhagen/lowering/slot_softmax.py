@@ -84,14 +84,16 @@ def _pace(draft: Draft, atoms: list[Atom], first: int, last: int) -> None:
     work = sum(atom.clk for atom in atoms)
     room = [max(0, SLOT_CLK - draft.vector_clk[slot]) for slot in range(first, last + 1)]
     # NOTE: where vector work bounds the step, slots overflow evenly rather than in a late pile.
-    most = SLOT_CLK if work <= sum(room) * 0.85 else SLOT_CLK + RAISE_CLK
+    is_tight = work > sum(room) * 0.85
+    most = SLOT_CLK + 2 * VECTOR_CLK if is_tight else SLOT_CLK
+    early = 0.5 if is_tight else 0.25  # of an atom, ahead of an even pace
     done = passed = 0
     queue = list(atoms)
     for slot in range(first, last + 1):
         passed += room[slot - first]
         while queue:
             atom = queue[0]
-            is_due = (done + atom.clk / 2) * sum(room) <= work * passed
+            is_due = (done + atom.clk * (1 - early)) * sum(room) <= work * passed
             fits = draft.vector_clk[slot] + atom.clk <= most
             if not ((is_due and fits) or any(other.latest <= slot for other in queue)):
                 break

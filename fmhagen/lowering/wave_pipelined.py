@@ -29,8 +29,9 @@ SIMDS = 4
 SPARE_REGISTERS = 45  # row statistics, loop state, and what a compiler keeps besides
 NOWHERE = 0xFFFFFFF0  # an offset that lies outside every resource
 
-# NOTE: the mean of p / truncated p over a mantissa of 7 bits, for P as it comes out of exp2.
+# The mean of p / truncated p over a mantissa of 7 bits, for P as it comes out of exp2, and of 10.
 TRUNCATION_FACTOR = 1.00282
+TRUNCATION_FACTOR_FP16 = 1.000353
 
 # (function, clocks of the vector port for two numbers, mean of p / rounded p)
 _ROUNDINGS = {
@@ -38,6 +39,7 @@ _ROUNDINGS = {
     ("bf16", Rounding.RTNA): ("pack_bf16x2_away", 3 * VECTOR_CLK, 1.0),
     ("bf16", Rounding.RTNE): ("pack_bf16x2", 5 * VECTOR_CLK, 1.0),
     ("fp16", Rounding.RTNE): ("pack_f16x2", 3 * VECTOR_CLK, 1.0),
+    ("fp16", Rounding.RTZ_CORRECTED): ("pack_f16x2_truncated", VECTOR_CLK, TRUNCATION_FACTOR_FP16),
 }
 _BEST = {"bf16": Rounding.RTZ_CORRECTED, "fp16": Rounding.RTNE}
 

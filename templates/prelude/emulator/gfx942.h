@@ -223,6 +223,18 @@ static inline u32 pack_bf16x2_truncated(f32 low, f32 high) {
   return byte_permute(emulator::bits_of(high), emulator::bits_of(low), 0x07060302u);
 }
 
+// Of the numbers of fp16 that are no larger in magnitude, the nearest.
+static inline u32 truncated_f16(f32 value) {
+  emulator::check_register("v_cvt_pkrtz_f16_f32", value);
+  u32 bits = emulator::f16_of(value);
+  f32 rounded = emulator::float_of_f16(bits);
+  return __builtin_fabsf(rounded) > __builtin_fabsf(value) ? bits - 1 : bits;
+}
+
+static inline u32 pack_f16x2_truncated(f32 low, f32 high) {
+  return truncated_f16(low) | truncated_f16(high) << 16;
+}
+
 static inline u32 pack_f16x2(f32 low, f32 high) {
   emulator::check_register("pack_f16x2", low);
   emulator::check_register("pack_f16x2", high);

@@ -235,6 +235,11 @@ FMHAGEN_DEVICE u32 pack_bf16x2_truncated(f32 low, f32 high) {
                                0x07060302u);
 }
 
+// Truncates two floats to fp16; `low` goes to bits 0-15 (v_cvt_pkrtz_f16_f32).
+FMHAGEN_DEVICE u32 pack_f16x2_truncated(f32 low, f32 high) {
+  return __builtin_bit_cast(u32, __builtin_amdgcn_cvt_pkrtz(low, high));
+}
+
 // Rounds two floats to fp16, to nearest even; `low` goes to bits 0-15 (v_cvt_f16_f32, v_pack).
 FMHAGEN_DEVICE u32 pack_f16x2(f32 low, f32 high) {
   using Pair = __attribute__((ext_vector_type(2))) _Float16;
