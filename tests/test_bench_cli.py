@@ -20,6 +20,7 @@ from fmhagen.bench.variants import ablations, parse_changes, variant
 from fmhagen.bench.watch import BenchError
 from fmhagen.bench.workloads import SUITES, grid, square, suite
 from fmhagen.cli import app
+from fmhagen.cli.bench import _command_line
 from fmhagen.errors import InvalidSpecError
 from fmhagen.lowering import lower
 from fmhagen.select import choose
@@ -256,6 +257,11 @@ def test_a_plot_without_matplotlib_says_what_to_install(
     assert done.exit_code == 1
     assert "pip install matplotlib" in done.output
     assert "d64 full" in done.stdout  # what was measured is shown all the same
+
+
+def test_a_command_is_stated_without_folders_and_commit() -> None:
+    words = ["bench", "--commit", "abc", "--json", "/tmp/out/f.json", "--commit=d", "--rounds", "7"]
+    assert _command_line(words) == "fmhagen bench --json f.json --rounds 7"
 
 
 def test_a_report_of_another_schema_is_refused() -> None:

@@ -98,6 +98,9 @@ def bench(
     json_file: Annotated[
         Path | None, _option(_OUTPUT, "--json", "FILE", "Write all that was found; - prints it.")
     ] = None,
+    commit: Annotated[
+        str, _option(_OUTPUT, "--commit", "TEXT", "The commit to state, where git is not here.")
+    ] = "",
     plot: Annotated[
         Path | None, _option(_OUTPUT, "--plot", "FILE.png", "Draw TFLOP/s over length.")
     ] = None,
@@ -148,7 +151,8 @@ def bench(
         entries = _entries(names, tuple(variants or ()), ablate=ablate, on_host=on_host)
         for workload in workloads:
             entries(workload)  # refuse a wrong variant before a device is touched
-        report = Report(command=_command_line())
+        report = Report(command=_command_line(sys.argv[1:]))
+        report.commit = commit or report.commit
         to_file = None if json_file is None or str(json_file) == "-" else json_file
 
         def done(result: Result | None) -> None:
@@ -192,8 +196,16 @@ def _entries(
     return entries
 
 
-def _command_line() -> str:
-    return shlex.join(["fmhagen", *sys.argv[1:]])
+def _command_line(arguments: list[str]) -> str:
+    """Return the command without the folders of its files and without `--commit`."""
+    words_left = iter(arguments)
+    kept = ["fmhagen"]
+    for word in words_left:
+        if word == "--commit":
+            next(words_left, None)
+        elif not word.startswith("--commit="):
+            kept.append(Path(word).name if "/" in word and not word.startswith("-") else word)
+    return shlex.join(kept)
 
 
 def _json(report: Report) -> str:

@@ -151,8 +151,10 @@ def table_text(rows: Iterable[Row]) -> str:
 
 
 def merged(old: Iterable[Row], new: Iterable[Row]) -> tuple[Row, ...]:
-    """Return the old rows with the new ones in place of those of the same key."""
-    return tuple({row.key: row for row in (*old, *new)}.values())
+    """Return the old rows with the new ones in place of those for the same specs."""
+    added = tuple(new)
+    replaced = {row.key[:-1] for row in added}
+    return (*(row for row in old if row.key[:-1] not in replaced), *added)
 
 
 def find_row(

@@ -21,6 +21,7 @@ from fmhagen.tune.store import Measured, Store
 REFERENCE = "reference"
 SEARCH_SHARE = 0.8  # of the budget; the rest is for the last contest
 LEADERS = 3
+NOISE = 1.01  # what a schedule must win over what the rules choose, to be the best
 
 
 class Holder(Protocol):
@@ -222,9 +223,10 @@ class Search:
         def mean(score: Score) -> float:
             return score.mean(self._workloads)
 
+        best = max([*careful, reference], key=mean)
         return Findings(
             reference=reference,
-            best=max([*careful, reference], key=mean),
+            best=best if mean(best) >= NOISE * mean(reference) else reference,
             by_workload={
                 w.name: max([*careful, reference], key=lambda s, w=w: s.ratio(w))  # type: ignore[misc]
                 for w in self._workloads
