@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,7 @@ from fmhagen.select import default_schedule
 from fmhagen.slots import SLOT_CLK, Atom, Slot, SlotTable
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import GFX942
+from fmhagen.timeline import timeline
 
 SQUARE = Shape(
     unit=32,
@@ -66,6 +68,13 @@ def test_the_plan_prints_its_table() -> None:
     spec = AttentionSpec()
     plan = lower(spec, default_schedule(spec, GFX942), GFX942)
     assert plan.slot_table == make_slot_table(SQUARE)
+
+
+def test_the_documented_timeline_is_the_table() -> None:
+    document = Path(__file__).parent.parent / "docs" / "gfx942.md"
+    text = document.read_text(encoding="ascii")
+    quoted = text.partition("<!-- timeline of head dim 128 -->\n```\n")[2].partition("```\n")[0]
+    assert quoted == timeline(make_slot_table(SQUARE))
 
 
 def moved(table: SlotTable, call: str, target: int) -> SlotTable:

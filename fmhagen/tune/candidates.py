@@ -19,6 +19,7 @@ from fmhagen.targets import Target
 
 GROUP_ROWS = 64  # query rows of a consumer of the warp-specialised loop
 GROUP_THREADS = 128
+WAVE_ROWS = 32  # query rows of a wave
 REGISTER_STEP = 8  # registers are dealt in eights
 LEAST_REGISTERS = 24  # for a producer
 TILE_STEP = 16  # key columns: the depth of a matrix instruction
@@ -88,8 +89,26 @@ def candidates(
     drawn: Iterator[Schedule] = iter(())
     if MainLoop.WARP_SPECIALISED in target.main_loops:
         drawn = _warp_specialised(space or Space(), target)
+    elif MainLoop.WAVE_PIPELINED in target.main_loops:
+        drawn = _waves()
     found = dict.fromkeys(itertools.chain(weighed(spec, target), drawn))
     return tuple(schedule for schedule in found if is_taken(spec, schedule, target))
+
+
+def _waves() -> Iterator[Schedule]:
+    """Draw the loops of free waves: how many, how wide a tile, how far reads of LDS run ahead."""
+    loops = (
+        *((MainLoop.WAVE_PIPELINED, prefetch) for prefetch in (3, 5, 7, 9, 11)),
+        (MainLoop.WAVE_INTERLEAVED, 0),
+    )
+    for waves, tile_n, (loop, prefetch) in itertools.product((8, 4, 2), (64, 128), loops):
+        yield Schedule(
+            main_loop=loop,
+            tile_m=WAVE_ROWS * waves,
+            tile_n=tile_n,
+            consumers=waves,
+            prefetch=prefetch,
+        )
 
 
 def weighed(spec: AttentionSpec, target: Target) -> tuple[Schedule, ...]:
