@@ -29,7 +29,7 @@ def main() -> None:
 
     # What cannot be done is refused before any text is made, with what would work.
     try:
-        fmhagen.emit(fmhagen.AttentionSpec(head_dim=96))
+        fmhagen.emit(fmhagen.AttentionSpec(head_dim=72))
     except fmhagen.FmhagenError as error:
         print(f"refused: {error}")
 

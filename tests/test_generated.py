@@ -141,7 +141,7 @@ def sections(text: str, symbol: str) -> dict[str, str]:
 
 NUMBERS_ONLY = (
     (Instance.of(AttentionSpec(head_dim=128), TARGETS[0]), {"stages": 1}),
-    (Instance.of(AttentionSpec(head_dim=64, causal=True), TARGETS[0]), {"stages": 2}),
+    (Instance.of(AttentionSpec(head_dim=64, causal=True), TARGETS[0]), {"stages": 5}),
     (
         dataclasses.replace(
             Instance.of(AttentionSpec(head_dim=64), TARGETS[1]),
@@ -214,7 +214,8 @@ def test_inventory_covers_every_structure_on_every_target() -> None:
     for target in TARGETS:
         specs = [instance.spec for instance in INSTANCES if instance.target == target]
         assert {spec.dtype for spec in specs} == {"bf16", "fp16"}
-        assert {spec.d for spec in specs} == {64, 128}
+        assert {spec.d for spec in specs} >= {64, 128, 192, 256}
+        assert any(spec.dv != spec.d for spec in specs)
         masks = {(spec.causal, str(spec.anchor)) for spec in specs}
         assert len(masks) == 3
     assert len(set(IDS)) == len(IDS)
