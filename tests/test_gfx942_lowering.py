@@ -69,17 +69,30 @@ def test_instances_that_differ_in_numbers_differ_in_constants_alone() -> None:
     assert all(line.startswith("constexpr ") for line, _ in changed)
 
 
-@pytest.mark.parametrize("spec", SPECS, ids=repr)
-def test_no_instance_spills_or_uses_scratch(spec: AttentionSpec) -> None:
+DEEP = tuple(
+    AttentionSpec(head_dim=d, head_dim_v=dv, causal=causal)
+    for (d, dv), causal in itertools.product(
+        ((96, 96), (160, 160), (192, 128), (192, 192), (224, 128), (256, 256)), (False, True)
+    )
+)
+
+
+@pytest.mark.parametrize("compiler", ["zig", "clang", "hiprtc"])
+@pytest.mark.parametrize("spec", SPECS + DEEP, ids=repr)
+def test_no_instance_spills_or_uses_scratch(spec: AttentionSpec, compiler: str) -> None:
     for schedule in candidates(spec, GFX942):
-        source = emit_source(lower(spec, schedule, GFX942))
+        plan = lower(spec, schedule, GFX942)
+        source = emit_source(plan)
         try:
-            resources = compile_source(source, compiler="zig").resources
+            resources = compile_source(source, compiler=compiler).resources
         except CompilerNotFoundError as missing:
             pytest.skip(str(missing))
         assert resources.clean, f"{source.symbol}: {resources}"
-        assert resources.registers <= 256
-        assert not resources.accumulator_registers
+        if plan.uses_accumulation_registers:
+            assert resources.registers <= GFX942.max_registers_per_thread
+        else:
+            assert resources.registers <= GFX942.max_registers_per_thread // 2
+            assert not resources.accumulator_registers
 
 
 def test_a_number_of_the_plan_reaches_the_text_once() -> None:
