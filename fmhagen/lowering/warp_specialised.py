@@ -63,7 +63,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         )
     element = {"bf16": "bf16", "fp16": "f16"}[spec.dtype]
     params, params_bytes = pack_params(param_fields(spec, schedule))
-    symbol = symbol_of(spec, schedule, target, _traits(schedule))
+    symbol = symbol_of(spec, schedule, target, _traits(spec, schedule))
     return Plan(
         spec=spec,
         schedule=schedule,
@@ -101,14 +101,14 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
     )
 
 
-def _traits(schedule: Schedule) -> tuple[str, ...]:
+def _traits(spec: AttentionSpec, schedule: Schedule) -> tuple[str, ...]:
     """Name the structural choices of a schedule, for the symbol."""
     named = (
         (schedule.ping_pong, "pingpong"),
         (schedule.p_buffers == 2, "twop"),
         (schedule.rescale != Rescale.ALWAYS, str(schedule.rescale).removeprefix("on_")),
         (schedule.store == Store.DIRECT, "direct"),
-        (schedule.skip_hidden, "skip"),
+        (schedule.skip_hidden and spec.causal, "skip"),
         (not schedule.persistent, "grid"),
     )
     return tuple(word for holds, word in named if holds)
