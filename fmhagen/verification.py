@@ -187,7 +187,8 @@ def find_device(instance: Instance, device: str) -> tuple[str, str]:
             else:
                 reasons.append(report.missing)
     if device == "auto":
-        return EMULATOR, EMULATOR
+        # A GPU that is there but was not used is named, with the reason.
+        return EMULATOR, f"{EMULATOR} ({'; '.join(reasons)})" if reasons else EMULATOR
     raise RuntimeUnavailableError("; ".join(reasons) or f"there is no {memory} device")
 
 
