@@ -41,7 +41,9 @@ static inline const T& reread(const T& params) {
 static inline void schedule_fence() {}
 
 template <class T>
-static inline void pin(const T&) {}
+static inline void pin(const T& value) {
+  static_cast<void>(value);
+}
 
 static inline void pin_accumulation(const f32x16&) {}
 
