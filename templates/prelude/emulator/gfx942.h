@@ -45,10 +45,14 @@ static inline void pin(const T& value) {
   static_cast<void>(value);
 }
 
-static inline void pin_accumulation(const f32x16&) {}
+static inline void pin_accumulation(const f32x16& value) {
+  static_cast<void>(value);
+}
 
 template <class T>
-static inline void hold_in_accumulation(T&) {}
+static inline void hold_in_accumulation(T& value) {
+  static_cast<void>(value);
+}
 
 static inline void wait_loads() {}
 
