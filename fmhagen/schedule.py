@@ -56,7 +56,7 @@ class Schedule(Record):
             buffer as soon as S is complete, so that one Q buffer is enough.
         skip_hidden: a consumer leaves out the key tiles that a causal mask hides from all its rows.
         ping_pong: consumer warpgroups take turns on the tensor cores, so that each computes its
-            softmax under the products of the others.
+            softmax under the products of the others; waves of a wave_pipelined loop by priority.
         p_buffers: buffers for P in registers; 2 lets S of the next key tile be issued while
             O += P V of this one still runs.
         rescale: when O is rescaled to a new reference of the softmax.

@@ -77,6 +77,13 @@ def test_waves_and_prefetch(consumers: int, prefetch: int) -> None:
     assert_right(emulate(plan, sizes), plan.schedule)
 
 
+def test_waves_that_take_turns() -> None:
+    plan = pipelined(AttentionSpec(head_dim=64, causal=True), ping_pong=True)
+    assert plan.symbol.endswith("_pingpong__gfx942")
+    for seed in range(SEEDS):
+        assert_right(emulate(plan, Sizes(seqlen_q=150, seqlen_k=333), seed=seed), seed)
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("blocks", [1, 3, None])
 def test_a_block_walks_over_tiles(causal: bool, blocks: int | None) -> None:

@@ -103,7 +103,8 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         )
     fields = tuple(f for f in PARAMS if spec.causal or f[1] != "causal_offset")
     params, params_bytes = pack_params(fields)
-    symbol = symbol_of(spec, schedule, target)
+    traits = ("pingpong",) if schedule.ping_pong else ()
+    symbol = symbol_of(spec, schedule, target, traits)
     return Plan(
         spec=spec,
         schedule=schedule,
@@ -131,6 +132,7 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         top_left=spec.causal and spec.anchor == "top_left",
         conditional_rescale=schedule.conditional_rescale,
         heads_in_l2_bytes=target.l2_bytes // 2,
+        ping_pong=schedule.ping_pong,
         slot_table=table,
         round_call=round_call,
         uses_accumulation_registers=waves_per_simd == 1,

@@ -102,13 +102,15 @@ def _waves() -> Iterator[Schedule]:
         (MainLoop.WAVE_INTERLEAVED, 0),
     )
     for waves, tile_n, (loop, prefetch) in itertools.product((8, 4, 2), (64, 128), loops):
-        yield Schedule(
-            main_loop=loop,
-            tile_m=WAVE_ROWS * waves,
-            tile_n=tile_n,
-            consumers=waves,
-            prefetch=prefetch,
-        )
+        for ping_pong in (False, True)[: 1 + (loop == MainLoop.WAVE_PIPELINED)]:
+            yield Schedule(
+                main_loop=loop,
+                tile_m=WAVE_ROWS * waves,
+                tile_n=tile_n,
+                consumers=waves,
+                ping_pong=ping_pong,
+                prefetch=prefetch,
+            )
 
 
 def weighed(spec: AttentionSpec, target: Target) -> tuple[Schedule, ...]:

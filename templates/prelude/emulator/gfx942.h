@@ -54,6 +54,9 @@ static inline void hold_in_accumulation(T& value) {
   static_cast<void>(value);
 }
 
+template <u32 LEVEL>
+static inline void set_priority() {}
+
 static inline void wait_loads() {}
 
 // ---- waits, barriers, exchanges ------------------------------------------------------------------------

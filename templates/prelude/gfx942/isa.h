@@ -88,6 +88,12 @@ FMHAGEN_DEVICE void wait_loads() {
   __builtin_amdgcn_s_waitcnt(0x0070);
 }
 
+// Priority of this wave's instructions among those of its SIMD, 0 to 3 (s_setprio).
+template <u32 LEVEL>
+FMHAGEN_DEVICE void set_priority() {
+  __builtin_amdgcn_s_setprio(LEVEL);
+}
+
 // The value of the first lane: a number that the compiler knows is uniform (v_readfirstlane_b32).
 FMHAGEN_DEVICE u32 wave_uniform(u32 value) {
   return __builtin_amdgcn_readfirstlane(value);
