@@ -148,6 +148,11 @@ def just_above(s: Setting) -> tuple[Array, Array]:
     return s.planted(np.where(s.visited == 1, 11.5, 0.0))
 
 
+def sums_at_the_end(s: Setting) -> tuple[Array, Array]:
+    """Every thread's sum of P in the second tile is finite, the row's is not where N is 64."""
+    return s.planted(np.where(s.visited == 1, 122.5, 0.0))
+
+
 def negative(s: Setting) -> tuple[Array, Array]:
     """All scores lie about -30000."""
     return s.planted(-30000.0 - 4 * s.visited)
@@ -175,13 +180,15 @@ def inputs() -> tuple[Input, ...]:
         Input(name="growing", make=by_turn(lambda t: 14.5 * t), value=65504.0, exact=False),
         Input(name="growing_far", make=by_turn(lambda t: 88.0 * t), exact=False),
         Input(name="growing_beyond", make=by_turn(lambda t: 200.0 * t), exact=True),
+        Input(name="sums_at_the_end_of_fp32", make=sums_at_the_end, exact=True),
         Input(name="falling", make=by_turn(lambda t: -20.0 * t), **calm),
         Input(name="falling_far", make=by_turn(lambda t: -200.0 * t), **calm),
         Input(name="single_key_2^15", make=single_key(15.0)),
+        Input(name="single_key_2^17", make=single_key(17.0), exact=False),
         Input(name="single_key_2^120", make=single_key(120.0), exact=True),
         Input(name="one_warp", make=some_rows(16, 32, 14.5)),
         Input(name="one_warp_far", make=some_rows(80, 96, 200.0), exact=True),
-        Input(name="one_row", make=some_rows(37, 38, 20.0)),
+        Input(name="one_row", make=some_rows(45, 46, 20.0)),
         Input(name="scale_0", make=random(60.0), scale=0.0, **calm),
         Input(name="negative", make=negative, **never, grows=False),
     )
