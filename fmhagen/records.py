@@ -12,12 +12,17 @@ from typing import Any, Self, get_type_hints
 from fmhagen.errors import InvalidSpecError
 
 
-def closest(word: str, choices: tuple[str, ...]) -> str:
-    """Return a hint that names the choice most like `word`, or all choices."""
+def did_you_mean(word: str, choices: tuple[str, ...]) -> str | None:
+    """Return a hint that names the choice most like `word`, or None if none is like it."""
     import difflib
 
     near = difflib.get_close_matches(word, choices, n=1)
-    return f"did you mean {near[0]!r}?" if near else "use one of " + ", ".join(choices)
+    return f"did you mean {near[0]!r}?" if near else None
+
+
+def closest(word: str, choices: tuple[str, ...]) -> str:
+    """Return a hint that names the choice most like `word`, or all choices."""
+    return did_you_mean(word, choices) or "use one of " + ", ".join(choices)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +43,8 @@ class Record:
                 choices = tuple(str(member) for member in enum)
                 if str(value) not in choices:
                     limit = "must be one of " + ", ".join(choices)
-                    raise InvalidSpecError(field.name, value, limit, closest(str(value), choices))
+                    hint = did_you_mean(str(value), choices)
+                    raise InvalidSpecError(field.name, value, limit, hint)
                 object.__setattr__(self, field.name, enum(str(value)))
 
     def __repr__(self) -> str:

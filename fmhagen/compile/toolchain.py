@@ -142,7 +142,7 @@ def take(output: Path) -> bytes:
     return image
 
 
-def output_of(command: tuple[str, ...]) -> str:
+def output_of(command: tuple[str, ...], limit_seconds: float = PROBE_LIMIT_SECONDS) -> str:
     """Return what a program prints on its standard output, or "" if it cannot be run or fails."""
     try:
         done = subprocess.run(
@@ -151,7 +151,7 @@ def output_of(command: tuple[str, ...]) -> str:
             text=True,
             errors="replace",
             stdin=subprocess.DEVNULL,
-            timeout=PROBE_LIMIT_SECONDS,
+            timeout=limit_seconds,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 import sysconfig
 import tempfile
 from collections import Counter
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from fmhagen.compile.binary import Binary
 from fmhagen.compile.listing import assembly_listing
+from fmhagen.compile.toolchain import output_of
 from fmhagen.errors import RuntimeUnavailableError
 from fmhagen.source import Source
 from fmhagen.targets import Target
@@ -87,19 +87,8 @@ def find_programs(name: str) -> tuple[str, ...]:
 
 def _run(command: tuple[str, ...]) -> str:
     """Return what a disassembler prints, or "" if it cannot read the image."""
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            stdin=subprocess.DEVNULL,
-            timeout=_LIMIT_SECONDS,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 and "<unknown>" not in done.stdout else ""
+    text = output_of(command, _LIMIT_SECONDS)
+    return "" if "<unknown>" in text else text
 
 
 def count_classes(text: str, target: Target) -> dict[str, int]:

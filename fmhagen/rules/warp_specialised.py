@@ -164,5 +164,5 @@ def _choose_deep(spec: AttentionSpec) -> Choice:
             _PING_PONG,
             *((_SKIP,) if skip else ()),
         ),
-        rejected=((overflow, "within two percent of it"), (narrow, "more steps of less work")),
+        rejected=((overflow, "within a few percent of it"), (narrow, "more steps of less work")),
     )
