@@ -214,7 +214,8 @@ FMHAGEN_DEVICE void pass_turn(u32 group) {
 
 // True unless this thread's part of a step's row sums is small enough for P in 16 bits.
 FMHAGEN_DEVICE bool overflows(const f32 (&step_sum)[2], f32 limit) {
-  // NOTE: written so that a NaN, the sum of a row without a finite reference, counts as overflow.
+  // NOTE: a row without a finite reference sums to +inf, and so counts as overflow; written so that
+  // a NaN does, too.
   return !(step_sum[0] < limit && step_sum[1] < limit);
 }
 
