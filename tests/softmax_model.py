@@ -101,8 +101,9 @@ def _group(
                 else:
                     counts.shrinks += 1
                     growth = np.maximum(np.log2(step.sum(1)), F32(0))
-                    alpha = np.exp2(-growth)
-                    reference = reference + growth
+                    moved = reference + growth
+                    alpha = np.exp2(reference - moved)
+                    reference = moved
                     p, total, step = (x * alpha[:, None] for x in (p, total, step))
             total = total + step
         _check_bounds(plan, p, reference, total, largest)

@@ -228,8 +228,10 @@ FMHAGEN_DEVICE void shrink(f32 (&s)[TILE_N / 2], f32 (&o)[HEAD_DIM_V / 2], f32 (
 #pragma unroll
   for (u32 half = 0; half < 2; ++half) {
     const f32 growth_log2 = maximum(log2_approx(row_sum[half]), 0.0f);
-    alpha[half] = exp2_approx(-growth_log2);
-    reference[half] += growth_log2;
+    // NOTE: alpha comes from the reference as rounded, so that older keys keep their weights exactly.
+    const f32 moved = reference[half] + growth_log2;
+    alpha[half] = exp2_approx(reference[half] - moved);
+    reference[half] = moved;
     step_sum[half] *= alpha[half];
   }
   scale_rows(o, sum, alpha);
