@@ -111,8 +111,9 @@ class Emulator:
         names: Sequence[Region] = (),
         entry_registers: int = 0,
         step_limit: int = 0,
+        cluster: int = 1,
     ) -> Report:
-        """Run a grid, block by block.
+        """Run a grid, block by block, or cluster by cluster.
 
         Args:
             params: the kernel's packed parameter block.
@@ -126,6 +127,7 @@ class Emulator:
             entry_registers: registers a thread at entry, from which setmaxnreg is accounted;
                 0 = unknown, not accounted.
             step_limit: scheduler steps after which the run is given up; 0 = none.
+            cluster: blocks that run together and reach one another's shared memory.
 
         Raises:
             EmulatorError: the emulator found a fault; its kind says which.
@@ -157,6 +159,7 @@ class Emulator:
             buffer_count=len(buffers),
             region_count=len(names),
             step_limit=step_limit,
+            cluster=cluster,
         )
         report = CReport()
         if self._entry(ctypes.byref(request), ctypes.byref(report)) != 0:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Final
 
-ABI_VERSION: Final = 1
+ABI_VERSION: Final = 2
 MAX_BUFFERS: Final = 64
 
 
@@ -49,7 +49,7 @@ class CRun(ctypes.Structure):
         ("buffer_count", ctypes.c_uint32),
         ("region_count", ctypes.c_uint32),
         ("stack_bytes", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        ("cluster", ctypes.c_uint32),
         ("step_limit", ctypes.c_uint64),
     )
 

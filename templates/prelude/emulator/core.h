@@ -13,6 +13,8 @@
 //        core/run.h      scheduler, entry point
 //
 // Lanes. Every thread is a fiber. Exactly one runs; `current` is its Lane (thread, warp, lane).
+// The blocks of a cluster run together: threads and warps are counted through all of them, and
+// lane.rank says which block a lane belongs to.
 // A lane runs until it blocks, then the next ready lane of its warp runs, then a random ready
 // warp. So plain static data need no locks, and an isa function is atomic up to its next
 // `block_on`, `preempt` or `warp_together`.
@@ -56,7 +58,10 @@
 //   group), stamps the accesses with it, and lets a wait say
 //     knowledge[warp].seen.time[agent] = time of the last operation that the wait covers.
 //
-// Shared memory: addresses from SMEM_BASE (1024). An access names its operation:
+// Shared memory: addresses from SMEM_BASE (1024), each block's in a window of its own. An address
+// that a kernel gave becomes one of these by address_in(rank, issuer, address). An operation that
+// reaches into another block's says so, note_reach(rank, agent, time, issuer): that block must not
+// have left. An access names its operation:
 //     Access access = access_here("ds_read");                           an ordinary access
 //     Access access = access_of(agent, time, issuer, known, async);     an asynchronous one
 //     const u8* bytes = shared_read(access, address, 16);
@@ -96,3 +101,4 @@
 // The words of the emitted file that mean nothing on a host.
 #define __global__ __attribute__((visibility("default")))
 #define __launch_bounds__(...)
+#define __cluster_dims__(...)

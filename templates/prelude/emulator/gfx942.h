@@ -27,7 +27,7 @@ struct BufferResource {
 
 static inline u32 thread_index() { return emulator::current->thread; }
 
-static inline u32 block_index() { return emulator::block; }
+static inline u32 block_index() { return emulator::first_block; }
 
 static inline u32 grid_size() { return emulator::request->grid; }
 

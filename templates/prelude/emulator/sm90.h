@@ -11,13 +11,17 @@ namespace emulator {
 static void target_begin_run() { choose_multiply(); }
 
 static void target_begin_block() {
+  cluster_begin_block();
   barriers_begin_block();
   registers_begin_block();
   matrix_begin_block();
   memset(static_cast<void*>(thread_stores), 0, sizeof thread_stores);
 }
 
-static void target_lane_exit(Lane& lane) { stores_lane_exit(lane); }
+static void target_lane_exit(Lane& lane) {
+  stores_lane_exit(lane);
+  cluster_lane_exit(lane);
+}
 
 static void target_end_block() {
   mbarriers_end_block();

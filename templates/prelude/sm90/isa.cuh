@@ -28,6 +28,30 @@ FMHAGEN_DEVICE u32 smem_base() {
   return static_cast<u32>(__cvta_generic_to_shared(s_dynamic));
 }
 
+// Index of this block in its cluster.
+FMHAGEN_DEVICE u32 cluster_rank() {
+  u32 rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// Where `address` of this block's shared memory lies in block `rank` of the cluster (9.7.9.23, mapa).
+FMHAGEN_DEVICE u32 cluster_address(u32 address, u32 rank) {
+  u32 mapped;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
+  return mapped;
+}
+
+// Arrives at the barrier of the cluster, release (9.7.13.3, barrier.cluster.arrive).
+FMHAGEN_DEVICE void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive;" ::: "memory");
+}
+
+// Waits until all threads of the cluster have arrived, acquire (9.7.13.3, barrier.cluster.wait).
+FMHAGEN_DEVICE void cluster_wait() {
+  asm volatile("barrier.cluster.wait;" ::: "memory");
+}
+
 // All threads of the block meet (bar.sync 0).
 FMHAGEN_DEVICE void block_sync() {
   __syncthreads();
@@ -111,6 +135,12 @@ FMHAGEN_DEVICE void mbarrier_arrive(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
+// One arrival at a barrier of the cluster (9.7.13.15.13).
+// NOTE: an explicit .release.cluster would become a memory barrier of the whole GPU.
+FMHAGEN_DEVICE void mbarrier_arrive_cluster(u32 barrier) {
+  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+
 // One arrival that also expects `bytes` of asynchronous copies in this phase (9.7.13.15.13).
 FMHAGEN_DEVICE void mbarrier_arrive_expect_tx(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
@@ -144,6 +174,17 @@ FMHAGEN_DEVICE void tma_load_4d(u32 destination, const TensorMap* map, u32 barri
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
       " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(destination),
       "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+      : "memory");
+}
+
+// As tma_load_4d, to the same place in each block of the cluster whose bit is set, where it completes on the
+// barrier in the same place (9.7.9.27.1.2, .multicast::cluster).
+FMHAGEN_DEVICE void tma_load_4d_multicast(u32 destination, const TensorMap* map, u32 barrier, i32 c0,
+                                          i32 c1, i32 c2, i32 c3, u32 blocks) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+      " [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(destination),
+      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "h"(static_cast<u16>(blocks))
       : "memory");
 }
 

@@ -10,7 +10,7 @@ using i32 = int;
 using i64 = long long;
 using f32 = float;
 
-enum : u32 { FMHAGEN_ABI_VERSION = 1 };
+enum : u32 { FMHAGEN_ABI_VERSION = 2 };
 
 // Bits of FmhagenRun::checks.
 enum : u32 {
@@ -74,7 +74,7 @@ struct FmhagenRun {
   u32 buffer_count;
   u32 region_count;
   u32 stack_bytes;  // of one thread; 0 = the default
-  u32 reserved;
+  u32 cluster;      // blocks that run together and reach one another's shared memory; 0 = 1
   u64 step_limit;  // scheduler steps after which a run is given up; 0 = none
 };
 
@@ -105,7 +105,7 @@ struct FmhagenReport {
   u32 thread;
   u32 counter_count;
   u32 bank_count;
-  u32 agents;  // the most agents that a block needed
+  u32 agents;  // the most agents that a block, or a cluster, needed
   u64 steps;   // scheduler steps
   u64 switches;
   const char* kind;

@@ -249,8 +249,46 @@ static inline void note_lane_write(const Access& access) {
   writes.last = entries[access.entry].time;
 }
 
+// ---- lives: a block's shared memory is there until its last thread leaves -------------------------
+
+// Of one block of a cluster: what its threads knew when they left, and for each agent the last
+// operation by which another block reached in.
+struct Life {
+  Clock known;
+  i32 time[MAX_AGENTS];
+  Issuer user[MAX_AGENTS];
+};
+
+static Life lives[MAX_CLUSTER];
+
+// `issuer` reaches into the shared memory of block `rank`, at time `time` of `agent`.
+static inline void note_reach(u32 rank, u32 agent, i32 time, const Issuer& issuer) {
+  if (rank_of(issuer) == rank) return;
+  lives[rank].time[agent] = time;
+  lives[rank].user[agent] = issuer;
+}
+
+static inline void note_exit(const Lane& lane) {
+  if (cluster_size > 1) join(lives[lane.rank].known, knowledge[lane.warp].seen);
+}
+
+// What reached into a block must have happened before its last thread left.
+static void check_lives() {
+  if (!checking(FMHAGEN_CHECK_RACES)) return;
+  for (u32 rank = 0; rank < cluster_size; rank++) {
+    const Life& life = lives[rank];
+    for (u32 agent = 0; agent < agent_count; agent++) {
+      if (life.time[agent] <= life.known.time[agent]) continue;
+      fail(FMHAGEN_RACE, life.user[agent],
+           "reaches into the shared memory of block %u, whose exit is not ordered after it",
+           first_block + rank);
+    }
+  }
+}
+
 static inline void clocks_begin_block() {
   agent_count = warp_count;
+  if (cluster_size > 1) memset(lives, 0, sizeof lives);
   entry_count = read_set_count = 1;
   memset(last_entry, 0, sizeof last_entry);
   memset(set_cache, 0, sizeof set_cache);

@@ -4,7 +4,13 @@
 
 namespace emulator {
 
-enum : u32 { LANES = FMHAGEN_WARP_LANES, MAX_THREADS = 1024, MAX_WARPS = MAX_THREADS / LANES };
+enum : u32 {
+  LANES = FMHAGEN_WARP_LANES,
+  MAX_BLOCK_THREADS = 1024,
+  MAX_CLUSTER = 8,
+  MAX_THREADS = 2048,  // of a cluster
+  MAX_WARPS = MAX_THREADS / LANES,
+};
 
 struct Lane;
 
@@ -15,9 +21,10 @@ struct WaitQueue {
 
 struct Lane {
   Context context;
-  u32 thread;
+  u32 thread;  // in its cluster, as is the warp
   u32 warp;
   u32 lane;
+  u32 rank;  // of its block in the cluster
   bool done;
   // While blocked: the instruction, and what to say about it if nobody can run.
   Lane* next;
@@ -49,9 +56,11 @@ struct Warp {
 static Lane lanes[MAX_THREADS];
 static Warp warps[MAX_WARPS];
 static u64 ready_warps;
-static u32 warp_count;
+static u32 cluster_size;  // blocks that run together
+static u32 thread_count;  // of a cluster
+static u32 warp_count;    // of a cluster
 static u32 lanes_done;
-static u32 block;       // index of the block that runs
+static u32 first_block;  // of the cluster that runs
 static Lane* current;   // the lane that runs, or null in the scheduler
 static Context scheduler_context;
 static Context outer_context;  // the caller of fmhagen_emulator_run
@@ -63,7 +72,7 @@ static inline Warp& current_warp() { return warps[current->warp]; }
 
 // The running lane as the issuer of an operation.
 static inline Issuer issuer_here(const char* operation) {
-  return Issuer{block, current ? current->thread : 0, operation};
+  return Issuer{first_block, current ? current->thread : 0, operation};
 }
 
 static inline void leave_run() {
@@ -200,9 +209,9 @@ static inline bool same_wait(const Lane& a, const Lane& b) {
 // Reports a deadlock: every group of lanes and what it waits for.
 [[noreturn]] static void fail_deadlock() {
   Text text = fault_text();
-  text.add("block %u: no lane can run and nothing is in flight", block);
+  text.add("block %u: no lane can run and nothing is in flight", first_block);
   u32 threads = warp_count * LANES;
-  Issuer issuer{block, 0, "deadlock"};
+  Issuer issuer{first_block, 0, "deadlock"};
   u32 kind = FMHAGEN_DEADLOCK;
   bool named = false;
   for (u32 first = 0, last; first < threads; first = last + 1) {
@@ -214,7 +223,9 @@ static inline bool same_wait(const Lane& a, const Lane& b) {
     if (lane.wait_is_whole_warp && warps[lane.warp].rendezvous.arrived) kind = FMHAGEN_DIVERGENCE;
     if (!named) issuer.thread = first;
     named = true;
-    text.add("\n  warp %u, ", lane.warp);
+    text.add("\n  ");
+    if (cluster_size > 1) text.add("block %u, ", first_block + lane.rank);
+    text.add("warp %u, ", lane.warp % (request->threads / LANES));
     if (first == last) {
       text.add("lane %u: ", lane.lane);
     } else {

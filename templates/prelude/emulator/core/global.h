@@ -96,7 +96,7 @@ FMHAGEN_NOINLINE u8* global_write(const Issuer& issuer, u64 address, u64 bytes) 
         fail(FMHAGEN_WRITTEN_TWICE, issuer, "byte %llu of %s was already written by block %u",
              byte, buffer.name, written[byte] - 1u);
       }
-      written[byte] = static_cast<u16>(issuer.block % 65535 + 1);
+      written[byte] = static_cast<u16>(block_of(issuer) % 65535 + 1);
     }
   }
   return reinterpret_cast<u8*>(address);

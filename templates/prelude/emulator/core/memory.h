@@ -1,8 +1,10 @@
 // Shared memory with its shadow, and global memory with its bounds.
 //
 // Shared memory is reached through 32-bit addresses from SMEM_BASE, so that 0 is invalid and
-// swizzles are address bits. A granule is 4 bytes: small enough that neighbours do not share one
-// falsely. Order of checks: bounds, alignment, never-written bytes, races; then the access.
+// swizzles are address bits. Each block of a cluster has a window of such addresses; here the
+// windows follow one another, so that an address also says whose memory it is. A granule is 4
+// bytes: small enough that neighbours do not share one falsely. Order of checks: bounds,
+// alignment, never-written bytes, races; then the access.
 #pragma once
 #include "clocks.h"
 
@@ -10,38 +12,56 @@ namespace emulator {
 
 enum : u32 {
   SMEM_BASE = 1024,
-  SMEM_MAX_BYTES = (256 << 10) - 2 * SMEM_BASE,
+  WINDOW_BYTES = 256 << 10,
+  SMEM_MAX_BYTES = WINDOW_BYTES - 2 * SMEM_BASE,
   GRANULE_BYTES = 4,
-  GRANULES = (256 << 10) / GRANULE_BYTES,
+  WINDOW_GRANULES = WINDOW_BYTES / GRANULE_BYTES,
+  GRANULES = MAX_CLUSTER * WINDOW_GRANULES,
   STATE_WRITTEN = 0x0F,  // one bit a byte
   STATE_BARRIER = 0x10,  // the granule belongs to a barrier
 };
 
-alignas(64) static u8 shared_bytes[256 << 10];
+alignas(64) static u8 shared_bytes[MAX_CLUSTER * WINDOW_BYTES];
 static u32 granule_writer[GRANULES];   // entry of the last write
 static u32 granule_readers[GRANULES];  // read set since then
 alignas(8) static u8 granule_state[GRANULES];
 
 static void memory_begin_block() {
   u32 granules = (request->smem_bytes + SMEM_BASE + GRANULE_BYTES - 1) / GRANULE_BYTES;
-  memset(shared_bytes + SMEM_BASE, 0xFF, request->smem_bytes);
-  memset(granule_writer, 0, granules * sizeof granule_writer[0]);
-  memset(granule_readers, 0, granules * sizeof granule_readers[0]);
-  memset(granule_state, 0, granules);
+  for (u32 rank = 0; rank < cluster_size; rank++) {
+    u32 first = rank * WINDOW_GRANULES;
+    memset(shared_bytes + rank * WINDOW_BYTES + SMEM_BASE, 0xFF, request->smem_bytes);
+    memset(granule_writer + first, 0, granules * sizeof granule_writer[0]);
+    memset(granule_readers + first, 0, granules * sizeof granule_readers[0]);
+    memset(granule_state + first, 0, granules);
+  }
+}
+
+// Whose shared memory an address is.
+static inline u32 rank_of(u32 address) { return address / WINDOW_BYTES; }
+
+// An address that a block gave, of its own shared memory.
+static inline u32 address_in(u32 rank, const Issuer& issuer, u32 address) {
+  if (address >= WINDOW_BYTES) {
+    fail(FMHAGEN_OUT_OF_BOUNDS, issuer, "0x%x is no address of the block's own shared memory",
+         address);
+  }
+  return rank * WINDOW_BYTES + address;
 }
 
 static inline void add_address(Text& text, u32 address) {
-  u32 offset = address - SMEM_BASE;
+  u32 offset = address % WINDOW_BYTES - SMEM_BASE;
+  if (cluster_size > 1) text.add("block %u's ", first_block + rank_of(address));
   for (u32 i = 0; i < request->region_count; i++) {
     const FmhagenRegion& region = request->regions[i];
     if (offset - region.offset >= region.bytes) continue;
     text.add("%s", region.name);
     if (offset != region.offset) text.add(" + %u", offset - region.offset);
-    text.add(" (shared address %u)", address);
+    text.add(" (shared address %u)", address % WINDOW_BYTES);
     return;
   }
-  text.add("shared address %u", address);
-  if (address >= SMEM_BASE) text.add(" (offset %u)", offset);
+  text.add("shared address %u", address % WINDOW_BYTES);
+  if (address % WINDOW_BYTES >= SMEM_BASE) text.add(" (offset %u)", offset);
 }
 
 // ---- races --------------------------------------------------------------------------------------
@@ -55,7 +75,7 @@ static inline void add_address(Text& text, u32 address) {
   text.add(": %s of ", verb);
   add_issuer(text, access.issuer);
   text.add(" is not ordered after %s of ", earlier_verb);
-  add_issuer(text, Issuer{block, earlier.thread, earlier.operation});
+  add_issuer(text, Issuer{first_block, earlier.thread, earlier.operation});
   fail_written(FMHAGEN_RACE, access.issuer);
 }
 
@@ -68,7 +88,7 @@ static inline void add_address(Text& text, u32 address) {
   text.add(": async-proxy ");
   add_issuer(text, access.issuer);
   text.add(" follows the generic-proxy write of ");
-  add_issuer(text, Issuer{block, earlier.thread, earlier.operation});
+  add_issuer(text, Issuer{first_block, earlier.thread, earlier.operation});
   text.add(" without a proxy fence between them");
   fail_written(FMHAGEN_PROXY, access.issuer);
 }
@@ -117,7 +137,8 @@ static inline void note_write(Access& access, u32 granule) {
 // ---- shared memory ------------------------------------------------------------------------------
 
 static inline void check_shared_range(const Issuer& issuer, u32 address, u32 bytes) {
-  if (address < SMEM_BASE || address - SMEM_BASE + u64(bytes) > request->smem_bytes) {
+  u32 offset = address % WINDOW_BYTES - SMEM_BASE;  // huge if it lies below the base
+  if (offset + u64(bytes) > request->smem_bytes || rank_of(address) >= cluster_size) {
     fail_at(FMHAGEN_OUT_OF_BOUNDS, issuer, address,
             "%u bytes outside the block's %u bytes of shared memory", bytes, request->smem_bytes);
   }

@@ -68,16 +68,23 @@ struct Text {
 };
 
 // Who issued an operation. Faults name the issuer, not the lane that happened to run when the
-// operation took effect.
+// operation took effect. `block` is the first of the cluster; `thread` counts through its blocks.
 struct Issuer {
   u32 block;
   u32 thread;
   const char* operation;
 };
 
+static inline u32 rank_of(const Issuer& issuer) { return issuer.thread / request->threads; }
+
+static inline u32 block_of(const Issuer& issuer) { return issuer.block + rank_of(issuer); }
+
+static inline u32 thread_of(const Issuer& issuer) { return issuer.thread % request->threads; }
+
 static inline void add_issuer(Text& text, const Issuer& issuer) {
-  text.add("%s by block %u, warp %u, lane %u (thread %u)", issuer.operation, issuer.block,
-           issuer.thread / FMHAGEN_WARP_LANES, issuer.thread % FMHAGEN_WARP_LANES, issuer.thread);
+  u32 thread = thread_of(issuer);
+  text.add("%s by block %u, warp %u, lane %u (thread %u)", issuer.operation, block_of(issuer),
+           thread / FMHAGEN_WARP_LANES, thread % FMHAGEN_WARP_LANES, thread);
 }
 
 static inline void add_address(Text& text, u32 address);  // memory.h
@@ -91,8 +98,8 @@ static inline Text fault_text() {
 [[noreturn]] static inline void fail_written(u32 kind, const Issuer& issuer) {
   report->status = kind;
   report->kind = kind_names[kind];
-  report->block = issuer.block;
-  report->thread = issuer.thread;
+  report->block = block_of(issuer);
+  report->thread = thread_of(issuer);
   leave_run();
 }
 

@@ -1,10 +1,11 @@
-// A run: its blocks one after another, the scheduler, and the exported entry point.
+// A run: its clusters one after another (of one block, mostly), the scheduler, and the exported
+// entry point.
 #pragma once
 #include "poison.h"
 
 namespace emulator {
 
-// What the target header defines.
+// What the target header defines. A block's beginning and end are those of all blocks of a cluster.
 static void target_begin_run();
 static void target_begin_block();
 static void target_end_block();          // may fail: work that nobody waited for
@@ -22,6 +23,7 @@ static void lane_main() {
          warp.rendezvous.first_thread % LANES, warp.rendezvous.instruction);
   }
   target_lane_exit(lane);
+  note_exit(lane);
   lane.done = true;
   warp.done |= 1ull << lane.lane;
   lanes_done++;
@@ -29,18 +31,19 @@ static void lane_main() {
   __builtin_unreachable();
 }
 
-static void run_block() {
+static void run_cluster() {
   clocks_begin_block();
   memory_begin_block();
   in_flight_count = 0;
   ready_warps = 0;
   lanes_done = 0;
   memset(static_cast<void*>(warps), 0, sizeof warps);
-  for (u32 thread = 0; thread < request->threads; thread++) {
+  for (u32 thread = 0; thread < thread_count; thread++) {
     Lane& lane = lanes[thread];
     lane.thread = thread;
     lane.warp = thread / LANES;
     lane.lane = thread % LANES;
+    lane.rank = thread / request->threads;
     lane.done = false;
     lane.operation = nullptr;
     lane.describe = nullptr;
@@ -49,7 +52,7 @@ static void run_block() {
     make_ready(lane);
   }
   target_begin_block();
-  while (lanes_done < request->threads) {
+  while (lanes_done < thread_count) {
     report->steps++;
     if (request->step_limit && report->steps > request->step_limit) {
       fail(FMHAGEN_LIMIT, issuer_here("scheduler"), "more than %llu steps", request->step_limit);
@@ -70,12 +73,13 @@ static void run_block() {
   }
   for (u32 warp = 0; warp < warp_count; warp++) rendezvous_released(warp);
   target_end_block();
+  check_lives();
   if (agent_count > report->agents) report->agents = agent_count;
 }
 
 static void scheduler_main() {
   target_begin_run();
-  for (block = 0; block < request->grid; block++) run_block();
+  for (first_block = 0; first_block < request->grid; first_block += cluster_size) run_cluster();
   leave_run();
 }
 
@@ -132,7 +136,7 @@ static bool memory_map() {
   arena_used = 0;
   return keep_mapped(arena, ARENA_BYTES) && keep_mapped(entries, ENTRIES_BYTES) &&
          keep_mapped(read_sets, SETS_BYTES) &&
-         stacks_map(request->threads + 1, request->stack_bytes);
+         stacks_map(thread_count + 1, request->stack_bytes);
 }
 
 // When the library is unloaded.
@@ -154,8 +158,12 @@ static bool request_is_good() {
     fail_launch("the library and its caller have different versions of FmhagenRun");
   } else if (!request->kernel) {
     fail_launch("no kernel");
-  } else if (!request->threads || request->threads > MAX_THREADS || request->threads % LANES) {
+  } else if (!request->threads || request->threads > MAX_BLOCK_THREADS || request->threads % LANES) {
     fail_launch("threads: not a multiple of the warp size, or more than 1024");
+  } else if (request->cluster > MAX_CLUSTER || request->cluster * request->threads > MAX_THREADS) {
+    fail_launch("cluster: more than 8 blocks, or more than 2048 threads");
+  } else if (request->cluster > 1 && request->grid % request->cluster) {
+    fail_launch("grid: not a multiple of the cluster");
   } else if (request->smem_bytes > SMEM_MAX_BYTES) {
     fail_launch("smem_bytes: more than the emulator has");
   } else if (request->buffer_count > FMHAGEN_MAX_BUFFERS) {
@@ -169,9 +177,11 @@ static bool request_is_good() {
 static void run_request() {
   if (!request_is_good()) return;
   run_number++;
-  warp_count = request->threads / LANES;
+  cluster_size = request->cluster ? request->cluster : 1;
+  thread_count = cluster_size * request->threads;
+  warp_count = thread_count / LANES;
   random_seed(request->seed);
-  u32 scheduler_stack = request->threads;
+  u32 scheduler_stack = thread_count;
   if (!memory_map() || !buffers_begin()) {
     fail_launch("out of memory");
   } else {

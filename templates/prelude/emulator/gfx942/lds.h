@@ -38,7 +38,7 @@ static LdsQueue lds_queues[MAX_WARPS];
 static void lds_apply(LdsQueue& queue, u32 writes) {
   for (; writes; writes--) {
     const PendingWrite& write = queue.writes[queue.applied++];
-    Issuer issuer{block, write.thread, write.operation};
+    Issuer issuer{first_block, write.thread, write.operation};
     Access access = access_of(queue.agent, write.time, issuer, *write.known, false);
     memcpy(shared_write(access, write.address, write.bytes), write.value, write.bytes);
   }
@@ -100,7 +100,7 @@ __attribute__((noinline, cold)) static void find_pending(const Access& access, u
       text.add(": the read of ");
       add_issuer(text, access.issuer);
       text.add(" is not ordered after the write of ");
-      add_issuer(text, Issuer{block, write.thread, write.operation});
+      add_issuer(text, Issuer{first_block, write.thread, write.operation});
       text.add(", which is still in its wave's queue: no wait_lds before the barrier");
       fail_written(FMHAGEN_RACE, access.issuer);
     }

@@ -1,6 +1,6 @@
 // mbarriers and named barriers of sm90 (PTX ISA 8.8, section 9.7.13).
 #pragma once
-#include "../core.h"
+#include "cluster.h"
 
 namespace emulator {
 
@@ -48,6 +48,7 @@ static void describe_mbarrier(const Lane& lane, Text& text) {
 FMHAGEN_NOINLINE void mbarrier_create(u32 address, u32 count) {
   Access access = access_here("mbarrier_init");
   const Issuer& issuer = access.issuer;
+  address = address_in(current->rank, issuer, address);
   check_alignment(issuer, address, MBARRIER_BYTES);
   check_shared_range(issuer, address, MBARRIER_BYTES);
   u32 granule = address / GRANULE_BYTES;
@@ -88,7 +89,7 @@ FMHAGEN_NOINLINE Mbarrier& find_mbarrier(const char* operation, u32 address) {
       known_here().seen.time[initialiser] < barrier.initialised_at) {
     fail_at(FMHAGEN_RACE, issuer, address,
             "not ordered after the barrier's initialisation by thread %u",
-            barrier.initialiser.thread);
+            thread_of(barrier.initialiser));
   }
   return barrier;
 }
@@ -128,6 +129,7 @@ FMHAGEN_NOINLINE void mbarrier_arrive_with(const char* operation, u32 address, u
             barrier.phase, barrier.tx_bytes);
   }
   mbarrier_add_tx(barrier, issuer, expected_bytes);
+  note_reach(rank_of(address), current->warp, known_here().seen.time[current->warp], issuer);
   release_to(barrier.gathering);
   barrier.pending--;
   mbarrier_complete(barrier);
@@ -137,6 +139,7 @@ FMHAGEN_NOINLINE void mbarrier_arrive_with(const char* operation, u32 address, u
 // try_wait.parity: true when the phase of that parity is the one before the phase in progress.
 FMHAGEN_NOINLINE void mbarrier_wait_for(u32 address, u32 parity) {
   preempt();
+  address = own_address("mbarrier_wait", address);
   Mbarrier& barrier = find_mbarrier("mbarrier_wait", address);
   if (parity > 1) {
     fail_at(FMHAGEN_BARRIER, issuer_here("mbarrier_wait"), address, "a parity of %u", parity);
@@ -184,10 +187,10 @@ struct NamedBarrier {
   Knowledge gathering;
 };
 
-static NamedBarrier named_barriers[NAMED_BARRIERS];
+static NamedBarrier named_barriers[MAX_CLUSTER][NAMED_BARRIERS];
 
 static void describe_named_barrier(const Lane& lane, Text& text) {
-  const NamedBarrier& barrier = named_barriers[lane.wait_a];
+  const NamedBarrier& barrier = named_barriers[lane.rank][lane.wait_a];
   text.add("barrier %llu: %u of %u threads have come", lane.wait_a, barrier.arrived,
            barrier.expected);
 }
@@ -204,7 +207,7 @@ FMHAGEN_NOINLINE bool named_barrier_come(const char* operation, u32 id, u32 thre
     fail(FMHAGEN_BARRIER, issuer, "barrier %u: %u threads", id, threads);
   }
   preempt();
-  NamedBarrier& barrier = named_barriers[id];
+  NamedBarrier& barrier = named_barriers[current->rank][id];
   bool wait = use != BARRIER_ARRIVE, reduces = use == BARRIER_ANY;
   if (!barrier.arrived) {
     barrier.expected = threads;
@@ -246,7 +249,7 @@ FMHAGEN_NOINLINE bool named_barrier_come(const char* operation, u32 id, u32 thre
 
 static void barriers_begin_block() {
   mbarrier_count = 0;
-  memset(static_cast<void*>(named_barriers), 0, sizeof named_barriers);
+  memset(static_cast<void*>(named_barriers), 0, sizeof named_barriers[0] * cluster_size);
 }
 
 }  // namespace emulator

@@ -4,9 +4,12 @@
 
 // ---- where am I ---------------------------------------------------------------------------------
 
-static inline u32 thread_index() { return emulator::current->thread; }
-static inline u32 block_index() { return emulator::block; }
+static inline u32 thread_index() {
+  return emulator::current->thread - emulator::current->rank * emulator::request->threads;
+}
+static inline u32 block_index() { return emulator::first_block + emulator::current->rank; }
 static inline u32 grid_size() { return emulator::request->grid; }
+static inline u32 cluster_rank() { return emulator::current->rank; }
 static inline u32 smem_base() { return emulator::SMEM_BASE; }
 
 // ---- barriers -----------------------------------------------------------------------------------
@@ -41,18 +44,40 @@ static inline void mbarrier_init_fence() { emulator::mbarriers_fence(); }
 
 static inline void mbarrier_arrive(u32 barrier) {
   FMHAGEN_COUNT("mbarrier.arrive");
-  emulator::mbarrier_arrive_with("mbarrier_arrive", barrier, 0);
+  emulator::mbarrier_arrive_with("mbarrier_arrive",
+                                 emulator::own_address("mbarrier_arrive", barrier), 0);
+}
+
+static inline void mbarrier_arrive_cluster(u32 barrier) {
+  FMHAGEN_COUNT("mbarrier.arrive (cluster)");
+  emulator::mbarrier_arrive_with("mbarrier_arrive_cluster",
+                                 emulator::cluster_address_of("mbarrier_arrive_cluster", barrier),
+                                 0);
 }
 
 static inline void mbarrier_arrive_expect_tx(u32 barrier, u32 bytes) {
   FMHAGEN_COUNT("mbarrier.arrive.expect_tx");
-  emulator::mbarrier_arrive_with("mbarrier_arrive_expect_tx", barrier, bytes);
+  emulator::mbarrier_arrive_with("mbarrier_arrive_expect_tx",
+                                 emulator::own_address("mbarrier_arrive_expect_tx", barrier), bytes);
 }
 
 static inline void mbarrier_wait(u32 barrier, u32 parity) {
   FMHAGEN_COUNT("mbarrier.try_wait");
   emulator::mbarrier_wait_for(barrier, parity);
 }
+
+// ---- clusters ------------------------------------------------------------------------------------
+
+static inline u32 cluster_address(u32 address, u32 rank) {
+  return emulator::map_address(address, rank);
+}
+
+static inline void cluster_arrive() {
+  FMHAGEN_COUNT("barrier.cluster");
+  emulator::cluster_barrier_arrive();
+}
+
+static inline void cluster_wait() { emulator::cluster_barrier_wait(); }
 
 // ---- the warp -----------------------------------------------------------------------------------
 
@@ -127,6 +152,12 @@ static inline void tma_load_4d(u32 destination, const TensorMap* map, u32 barrie
                                i32 c2, i32 c3) {
   FMHAGEN_COUNT("tma.load");
   emulator::tma_load(destination, map, barrier, {c0, c1, c2, c3});
+}
+
+static inline void tma_load_4d_multicast(u32 destination, const TensorMap* map, u32 barrier, i32 c0,
+                                         i32 c1, i32 c2, i32 c3, u32 blocks) {
+  FMHAGEN_COUNT("tma.load.multicast");
+  emulator::tma_load_multicast(destination, map, barrier, {c0, c1, c2, c3}, blocks);
 }
 
 static inline void tma_store_4d(const TensorMap* map, u32 source, i32 c0, i32 c1, i32 c2, i32 c3) {

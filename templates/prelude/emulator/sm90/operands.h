@@ -26,7 +26,7 @@ struct Descriptor {
 static inline Descriptor decode_descriptor(const Issuer& issuer, u64 bits, const char* operand) {
   static const u32 swizzles[4] = {0, 128, 64, 32};  // bits 62-63
   Descriptor found;
-  found.start = static_cast<u32>(bits & 0x3FFF) << 4;
+  found.start = rank_of(issuer) * WINDOW_BYTES + (static_cast<u32>(bits & 0x3FFF) << 4);
   found.leading = static_cast<u32>(bits >> 16 & 0x3FFF) << 4;
   found.stride = static_cast<u32>(bits >> 32 & 0x3FFF) << 4;
   found.swizzle_bytes = swizzles[bits >> 62];

@@ -10,13 +10,13 @@ namespace emulator {
 enum : u32 { MIN_REGISTERS = 24, MAX_REGISTERS = 256, WARPGROUP_WARPS = 4 };
 
 static u32 warp_registers[MAX_WARPS];
-static u32 free_registers;
-static WaitQueue registers_waiting;
+static u32 free_registers[MAX_CLUSTER];
+static WaitQueue registers_waiting[MAX_CLUSTER];
 
 static void describe_registers(const Lane& lane, Text& text) {
   text.add("%llu registers a thread, but only %u registers of the block are free (entry: %u a "
            "thread x %u threads)",
-           lane.wait_a, free_registers, request->entry_registers, request->threads);
+           lane.wait_a, free_registers[lane.rank], request->entry_registers, request->threads);
 }
 
 FMHAGEN_NOINLINE void set_registers(const char* operation, u32 registers, bool increase) {
@@ -26,6 +26,7 @@ FMHAGEN_NOINLINE void set_registers(const char* operation, u32 registers, bool i
   }
   warp_together(operation, registers, [&] {
     u32& mine = warp_registers[current->warp];
+    u32& free = free_registers[current->rank];
     if (!request->entry_registers) {
       mine = registers;
       return;
@@ -34,13 +35,13 @@ FMHAGEN_NOINLINE void set_registers(const char* operation, u32 registers, bool i
       fail(FMHAGEN_REGISTERS, issuer, "from %u to %u registers a thread", mine, registers);
     }
     if (!increase) {
-      free_registers += (mine - registers) * LANES;
-      wake_all(registers_waiting);
+      free += (mine - registers) * LANES;
+      wake_all(registers_waiting[current->rank]);
     } else {
-      while (free_registers < (registers - mine) * LANES) {
-        block_on(registers_waiting, operation, describe_registers, registers, 0);
+      while (free < (registers - mine) * LANES) {
+        block_on(registers_waiting[current->rank], operation, describe_registers, registers, 0);
       }
-      free_registers -= (registers - mine) * LANES;
+      free -= (registers - mine) * LANES;
     }
     mine = registers;
   });
@@ -50,7 +51,7 @@ static void registers_end_block() {
   for (u32 warp = 0; warp < warp_count; warp++) {
     u32 first = warp / WARPGROUP_WARPS * WARPGROUP_WARPS;
     if (warp_registers[warp] != warp_registers[first]) {
-      fail(FMHAGEN_REGISTERS, Issuer{block, warp * LANES, "setmaxnreg"},
+      fail(FMHAGEN_REGISTERS, Issuer{first_block, warp * LANES, "setmaxnreg"},
            "warp %u ends with %u registers a thread, warp %u of its warpgroup with %u", warp,
            warp_registers[warp], first, warp_registers[first]);
     }
@@ -58,8 +59,8 @@ static void registers_end_block() {
 }
 
 static void registers_begin_block() {
-  registers_waiting.head = nullptr;
-  free_registers = 0;
+  memset(registers_waiting, 0, sizeof registers_waiting);
+  memset(free_registers, 0, sizeof free_registers);
   for (u32 warp = 0; warp < warp_count; warp++) warp_registers[warp] = request->entry_registers;
 }
 

@@ -59,12 +59,11 @@ static void fire_load(Event& event) {
   mbarrier_complete(barrier);
 }
 
-static inline void tma_load(u32 destination, const TensorMap* opaque, u32 barrier_address,
-                            const i32 (&corner)[4]) {
-  Issuer issuer = issuer_here("tma_load_4d");
-  const EncodedMap& map = check_map(issuer, opaque);
+// Starts the copy of a box to one block.
+FMHAGEN_NOINLINE void load_box(const Issuer& issuer, u32 destination, const EncodedMap& map,
+                               u32 barrier_address, const i32 (&corner)[4]) {
   check_box(issuer, map, destination);
-  Mbarrier& barrier = find_mbarrier("tma_load_4d", barrier_address);
+  Mbarrier& barrier = find_mbarrier(issuer.operation, barrier_address);
   if (!barrier.fenced) {
     fail_at(FMHAGEN_PROXY, issuer, barrier_address,
             "no mbarrier_init_fence after the barrier's initialisation");
@@ -76,6 +75,7 @@ static inline void tma_load(u32 destination, const TensorMap* opaque, u32 barrie
   load.destination = destination;
   memcpy(load.corner, corner, sizeof load.corner);
   load.time = ++barrier.loads_time;
+  note_reach(rank_of(destination), barrier.loads, load.time, issuer);
   snapshot_here(load.known);
   barrier.loads_in_flight++;
   u32 rows = box_rows(map);
@@ -88,6 +88,35 @@ static inline void tma_load(u32 destination, const TensorMap* opaque, u32 barrie
     part.first_row = rows * i / parts;
     part.end_row = rows * (i + 1) / parts;
     post(part.event, fire_load);
+  }
+}
+
+// To the running block, or to another of its cluster.
+static inline void tma_load(u32 destination, const TensorMap* opaque, u32 barrier,
+                            const i32 (&corner)[4]) {
+  Issuer issuer = issuer_here("tma_load_4d");
+  u32 to = cluster_address_of(issuer.operation, destination);
+  u32 completes = cluster_address_of(issuer.operation, barrier);
+  if (rank_of(to) != rank_of(completes)) {
+    fail_at(FMHAGEN_BARRIER, issuer, completes, "the barrier is another block's than the data");
+  }
+  load_box(issuer, to, check_map(issuer, opaque), completes, corner);
+  preempt();
+}
+
+// .multicast::cluster: to the same place in every block of `blocks`, and completes on the barrier in
+// the same place there.
+static inline void tma_load_multicast(u32 destination, const TensorMap* opaque, u32 barrier,
+                                      const i32 (&corner)[4], u32 blocks) {
+  Issuer issuer = issuer_here("tma_load_4d_multicast");
+  if (!blocks || blocks >> cluster_size) {
+    fail(FMHAGEN_OUT_OF_BOUNDS, issuer, "blocks 0x%x of a cluster of %u", blocks, cluster_size);
+  }
+  const EncodedMap& map = check_map(issuer, opaque);
+  for (u32 rank = 0; rank < cluster_size; rank++) {
+    if (!(blocks >> rank & 1)) continue;
+    load_box(issuer, address_in(rank, issuer, destination), map, address_in(rank, issuer, barrier),
+             corner);
   }
   preempt();
 }
@@ -122,7 +151,7 @@ struct Stores {
   i32 committed_time;
 };
 
-static Stores thread_stores[MAX_THREADS];
+static Stores thread_stores[MAX_THREADS];  // of a cluster
 
 static void fire_store_write(Event& event) {
   Store& store = reinterpret_cast<Store&>(event);
@@ -154,6 +183,7 @@ static void fire_store_read(Event& event) {
 
 static inline void tma_store(const TensorMap* opaque, u32 source, const i32 (&corner)[4]) {
   Issuer issuer = issuer_here("tma_store_4d");
+  source = address_in(current->rank, issuer, source);
   const EncodedMap& map = check_map(issuer, opaque);
   check_box(issuer, map, source);
   if (row_bytes(map) * box_rows(map) > MAX_STORE_BYTES) {

@@ -43,7 +43,7 @@ static inline void check_matrix_row(Access& access, const WarpOperands& operands
 // whose address lane 8 * m + row gives.
 static inline void store_matrices(u32 address, const u32 (&values)[MATRICES]) {
   WarpOperands& operands = operands_here();
-  operands.address[current->lane] = address;
+  operands.address[current->lane] = own_address("store_matrix_x4", address);
   memcpy(operands.registers[current->lane], values, sizeof values);
   warp_together("store_matrix_x4", 0, [&] {
     static BankKind kind{"stmatrix", 0, 0, {}};
@@ -63,7 +63,7 @@ static inline void store_matrices(u32 address, const u32 (&values)[MATRICES]) {
 // ldmatrix .x4: the inverse.
 static inline void load_matrices(u32 (&values)[MATRICES], u32 address) {
   WarpOperands& operands = operands_here();
-  operands.address[current->lane] = address;
+  operands.address[current->lane] = own_address("load_matrix_x4", address);
   warp_together("load_matrix_x4", 0, [&] {
     static BankKind kind{"ldmatrix", 0, 0, {}};
     Access access = access_here("load_matrix_x4");

@@ -173,6 +173,10 @@ static void describe_ring(const Lane&, Text& text) {
 FMHAGEN_NOINLINE MatrixOp& come_to(const MatrixArguments& arguments) {
   MatrixWarp& matrix = matrix_warps[current->warp];
   const char* name = matrix_names[arguments.kind];
+  u32 block_warps = request->threads / LANES;
+  if (cluster_size > 1 && block_warps % WARPGROUP_WARPS) {
+    fail(FMHAGEN_LIMIT, issuer_here(name), "blocks of a cluster are not whole warpgroups");
+  }
   if ((current->warp / WARPGROUP_WARPS + 1) * WARPGROUP_WARPS > warp_count) {
     fail(FMHAGEN_MATRIX, issuer_here(name), "the warpgroup has fewer than four warps");
   }

@@ -109,7 +109,7 @@ static inline void deliver(MatrixWarp& matrix, Accumulator& accumulator) {
     f32* d = accumulator.registers[lane];
     for (u32 i = 0; i < accumulator.n / 2; i++) {
       if (bits_of(d[i]) != POISON_REGISTER && checking(FMHAGEN_CHECK_POISON)) {
-        fail(FMHAGEN_MATRIX, Issuer{block, current->warp * LANES + lane, "wgmma"},
+        fail(FMHAGEN_MATRIX, Issuer{first_block, current->warp * LANES + lane, "wgmma"},
              "element %u of its accumulator was written while it was in flight: a wgmma_wait is "
              "missing", i);
       }
@@ -152,7 +152,7 @@ static inline void matrix_wait(u32 pending) {
     MatrixWarp& matrix = matrix_warps[current->warp];
     for (u32 lane = 0; lane < LANES; lane++) {
       if (matrix.sequence[lane] == matrix.issued) continue;
-      fail(FMHAGEN_DIVERGENCE, Issuer{block, current->warp * LANES + lane, "wgmma_wait"},
+      fail(FMHAGEN_DIVERGENCE, Issuer{first_block, current->warp * LANES + lane, "wgmma_wait"},
            "%u matrix instructions lie behind this lane, but %u behind another lane of the warp",
            matrix.sequence[lane], matrix.issued);
     }
@@ -179,7 +179,7 @@ static void matrix_end_block() {
     for (Accumulator *at = matrix.accumulators, *next; at; at = next) {
       next = at->next;
       if (at->in_flight) {
-        fail(FMHAGEN_UNFINISHED, Issuer{block, warp * LANES, "wgmma"},
+        fail(FMHAGEN_UNFINISHED, Issuer{first_block, warp * LANES, "wgmma"},
              "the block ends without the wgmma_wait of group %u", at->last_group);
       }
       give(*at);

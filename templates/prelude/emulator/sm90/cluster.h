@@ -1,0 +1,102 @@
+// Clusters of sm90: addresses of other blocks' shared memory, and the barrier of a cluster.
+#pragma once
+#include "../core.h"
+
+namespace emulator {
+
+// ---- addresses (PTX ISA 8.8, section 9.7.9.23, mapa) ---------------------------------------------
+// A kernel reaches its own block's shared memory by the addresses that smem_base() begins, and any
+// block's by what mapa makes of them: here the same address, marked with the block's rank.
+
+enum : u32 { RANK_SHIFT = 24 };
+
+// The address of the block's own memory.
+static inline u32 own_address(const char* operation, u32 address) {
+  return address_in(current->rank, issuer_here(operation), address);
+}
+
+// The address of the block's own memory, or of another's.
+static inline u32 cluster_address_of(const char* operation, u32 address) {
+  u32 mark = address >> RANK_SHIFT;
+  if (!mark) return own_address(operation, address);
+  return address_in(mark - 1, issuer_here(operation), address & ((1u << RANK_SHIFT) - 1));
+}
+
+FMHAGEN_NOINLINE u32 map_address(u32 address, u32 rank) {
+  own_address("cluster_address", address);
+  if (rank >= cluster_size) {
+    fail(FMHAGEN_OUT_OF_BOUNDS, issuer_here("cluster_address"), "block %u of a cluster of %u", rank,
+         cluster_size);
+  }
+  return address | (rank + 1) << RANK_SHIFT;
+}
+
+// ---- the barrier (9.7.13.3) ---------------------------------------------------------------------
+// A phase ends when every thread that has not left has arrived in it.
+
+struct ClusterBarrier {
+  u32 arrived;
+  u32 phase;
+  u32 arrivals[MAX_THREADS];  // phases in which a thread has arrived
+  u32 waits[MAX_THREADS];     // phases that it has waited for
+  WaitQueue waiting;
+  Knowledge gathering;  // what arrivals have published
+  Knowledge completed;  // the same, up to the last complete phase
+};
+
+static ClusterBarrier cluster_barrier;
+
+static void describe_cluster_barrier(const Lane&, Text& text) {
+  text.add("%u of %u threads have arrived", cluster_barrier.arrived, thread_count - lanes_done);
+}
+
+static inline void cluster_complete(u32 threads_left) {
+  ClusterBarrier& barrier = cluster_barrier;
+  if (!barrier.arrived || barrier.arrived < threads_left) return;
+  barrier.arrived = 0;
+  barrier.phase++;
+  if (checking(FMHAGEN_CHECK_RACES)) join(barrier.completed, barrier.gathering);
+  wake_all(barrier.waiting);
+}
+
+FMHAGEN_NOINLINE void cluster_barrier_arrive() {
+  ClusterBarrier& barrier = cluster_barrier;
+  u32 thread = current->thread;
+  if (barrier.arrivals[thread] != barrier.waits[thread]) {
+    fail(FMHAGEN_BARRIER, issuer_here("cluster_arrive"),
+         "the thread has arrived before, and not waited since");
+  }
+  barrier.arrivals[thread]++;
+  barrier.arrived++;
+  release_to(barrier.gathering);
+  cluster_complete(thread_count - lanes_done);
+  preempt();
+}
+
+FMHAGEN_NOINLINE void cluster_barrier_wait() {
+  preempt();
+  ClusterBarrier& barrier = cluster_barrier;
+  u32 thread = current->thread;
+  if (barrier.arrivals[thread] == barrier.waits[thread]) {
+    fail(FMHAGEN_BARRIER, issuer_here("cluster_wait"), "the thread has not arrived");
+  }
+  while (barrier.phase < barrier.arrivals[thread]) {
+    block_on(barrier.waiting, "cluster_wait", describe_cluster_barrier, 0, 0);
+  }
+  barrier.waits[thread]++;
+  acquire_from(barrier.completed, current->warp);
+}
+
+// A thread leaves: the others do not wait for it.
+static void cluster_lane_exit(const Lane& lane) {
+  if (cluster_barrier.arrivals[lane.thread] != cluster_barrier.waits[lane.thread]) {
+    fail(FMHAGEN_BARRIER, issuer_here("exit"), "the thread ends without cluster_wait");
+  }
+  cluster_complete(thread_count - lanes_done - 1);
+}
+
+static void cluster_begin_block() {
+  memset(static_cast<void*>(&cluster_barrier), 0, sizeof cluster_barrier);
+}
+
+}  // namespace emulator
