@@ -8,7 +8,7 @@ o_ref, lse_ref = reference(spec, q, k, v)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from fmhagen.choice import Choice
 from fmhagen.compile.binary import Binary, Resources
@@ -20,6 +20,7 @@ from fmhagen.lowering import lower as lower_to
 from fmhagen.oracle import reference
 from fmhagen.plan import Plan
 from fmhagen.records import closest
+from fmhagen.runtime.arguments import Extras
 from fmhagen.runtime.base import Backend
 from fmhagen.runtime.calls import Calls
 from fmhagen.runtime.devices import (
@@ -155,7 +156,7 @@ class Kernel:
         self._cache = cache
         self._options = emulator
         self._launchers: dict[Memory, Launcher] = {}
-        self._calls = Calls(self._pick)
+        self._calls = Calls(spec, self._pick)
         memory = MEMORY_OF_DEVICE.get(self.device)
         if memory is not None:
             self._check_target(memory)
@@ -174,16 +175,29 @@ class Kernel:
         scale: float | None = None,
         out: Any = None,
         return_lse: bool = False,
+        **extras: Unpack[Extras],
     ) -> Any:
         """Compute O = softmax(scale * Q K^T + mask) V on the current stream of q's device.
 
         Args:
-            q: query in the spec's layout; NumPy, PyTorch, CuPy, or any object with __dlpack__.
+            q: query in the spec's layout; NumPy, PyTorch, CuPy, or any object with __dlpack__. With
+                spec.varlen the sequences lie one behind another, (total, H, d) for bshd.
             k: key; its heads divide q's.
             v: value.
             scale: softmax scale of this call; None means the spec's.
             out: where O is written; None makes a new tensor, whose axes lie in memory as q's do.
-            return_lse: also give LSE, (B, H, Sq) in fp32, natural logarithm.
+            return_lse: also give LSE in fp32, natural logarithm: (B, H, Sq), packed (H, total).
+            extras: what the spec asks for besides, each on the device of q:
+                sinks: with spec.sink, one logit a query head, (H,), fp32 or 16 bits.
+                cu_seqlens_q, cu_seqlens_k: with spec.varlen, where the sequences begin, and the
+                    end, (B + 1,), int32 or int64.
+                seqused_q, seqused_k: rows of each sequence that count, (B,); the rows of O behind
+                    them are not written.
+                max_seqlen_q, max_seqlen_k: ints, the most rows of a sequence; None means as many
+                    as all have together. Rows beyond a max_seqlen_q that is too small are not
+                    computed.
+                validate: read the offsets and refuse what is wrong with them; None does so for
+                    host memory alone, since on a GPU it waits for the device.
 
         Returns:
             O, or (O, LSE).
@@ -194,7 +208,7 @@ class Kernel:
             LaunchError: the driver refused.
             EmulatorError: the emulator found a fault in the kernel.
         """
-        return self._calls(q, k, v, scale, out, return_lse)
+        return self._calls(q, k, v, scale, out, return_lse, extras)
 
     def load(self, device: int = 0) -> None:
         """Compile for and load on a GPU now, as before a graph capture; needs no tensors."""

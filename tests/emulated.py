@@ -12,6 +12,7 @@ from fmhagen.compile.flags import HostOptimisation
 from fmhagen.emission import emit_source
 from fmhagen.lowering import lower
 from fmhagen.plan import Plan
+from fmhagen.runtime.arguments import Extras
 from fmhagen.runtime.calls import Calls
 from fmhagen.runtime.emulator import Emulator, Report
 from fmhagen.runtime.emulator_backend import EmulatorBackend, EmulatorOptions
@@ -75,6 +76,7 @@ def emulate(
     scale: float | None = None,
     out: npt.NDArray | None = None,
     want_lse: bool = True,
+    extras: Extras | None = None,
 ) -> Run:
     """Run one call of the public interface, but of any source, and keep the report."""
     source = emit_source(plan) if source is None else source
@@ -84,6 +86,7 @@ def emulate(
     if binary.path is not None:
         kept_open(binary.path, plan.symbol)
     launcher = Launcher(plan, backend, lambda: binary)
-    result = Calls(lambda q: launcher)(*tensors, scale, out, want_lse)
+    calls = Calls(plan.spec, lambda q: launcher)
+    result = calls(*tensors, scale, out, want_lse, extras)
     o, lse = result if want_lse else (result, None)
     return Run(o=o, lse=lse, report=launcher.load(0).report)

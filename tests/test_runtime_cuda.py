@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("cuda.bindings.driver", reason="cuda-python is not installed")
 
 from fakes import torch as fake_torch
-from fakes.cuda import FakeDriver, Launch
+from fakes.cuda import FakeDriver, FakeLibrary, Launch
 
 import fmhagen
 from fmhagen import api
@@ -40,7 +40,7 @@ class Setup:
         self.plan: Plan = api.lower(spec, target="sm90")
         self.driver = FakeDriver(params_bytes=self.plan.params_bytes, **options)
         self.compiled = 0
-        backend = CudaBackend(self.driver)
+        backend = CudaBackend(self.driver, FakeLibrary(self.driver))
         monkeypatch.setattr(devices, "gpu_backend", lambda memory: backend)
         monkeypatch.setattr("fmhagen.api.gpu_backend", lambda memory: backend)
         monkeypatch.setattr("fmhagen.api.compile_source", self._compile)
@@ -117,12 +117,12 @@ def test_one_call_gives_the_driver_all_it_needs(setup: Setup) -> None:
     assert launch.shared_bytes == setup.plan.shared_bytes
     assert launch.stream == 0x51
     assert launch.context == 0x1000
-    assert launch.extra == 0
+    assert launch.extra is None
     assert setup.driver.modules == [(b"image", 0x1000)]
     function, name, value = setup.driver.attributes[0]
     assert name.name == "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"
     assert value == setup.plan.shared_bytes
-    assert launch.function is function
+    assert launch.function == int(function)
     assert "cuFuncLoad" in setup.driver.calls
     assert (o.shape, lse.shape) == ((2, 197, 4, 128), (2, 4, 197))
     assert o.dtype.name == "bfloat16"
@@ -463,5 +463,7 @@ def test_the_fake_reads_params_as_the_driver_does() -> None:
     """kernelParams is the address of an array of pointers, not of the block."""
     driver = FakeDriver(params_bytes=4)
     pointers = (ctypes.c_char_p * 1)(b"abcd")
-    driver.cuLaunchKernel(None, 1, 1, 1, 1, 1, 1, 0, 0, ctypes.addressof(pointers), 0)
+    config = ctypes.create_string_buffer(56)
+    library, function = FakeLibrary(driver), ctypes.c_void_p(1)
+    library.cuLaunchKernelEx(ctypes.byref(config), function, ctypes.byref(pointers), None)
     assert driver.launches[0].params == b"abcd"

@@ -24,7 +24,7 @@ def bank_conflicts(instance: Instance, case: Case) -> tuple[BankUse, ...]:
         EmulatorBackend(EmulatorOptions()),
         lambda: compile_source(source, for_emulator=True),
     )
-    Calls(lambda _: launcher)(*random_tensors(instance.spec, case), None, None, True)
+    Calls(instance.spec, lambda _: launcher)(*random_tensors(instance.spec, case), return_lse=True)
     loaded = launcher.load(0)
     assert isinstance(loaded, LoadedEmulator)
     return loaded.report.banks if loaded.report is not None else ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from fmhagen.compile.binary import Binary
@@ -11,28 +12,50 @@ from fmhagen.runtime.launch_values import Operand, Value
 from fmhagen.runtime.tensors import Memory, TensorView
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memories:
+    """The memory that a launch may touch, for a device that checks every access.
+
+    Attributes:
+        inputs: tensors that the kernel reads.
+        outputs: tensors that it writes.
+        is_complete: every element of the outputs is written.
+    """
+
+    inputs: tuple[TensorView, ...] = ()
+    outputs: tuple[TensorView, ...] = ()
+    is_complete: bool = True
+
+
 class Loaded(Protocol):
     """A kernel that lies on one device, ready to launch."""
 
-    def launch(
-        self,
-        values: list[Value],
-        blocks: int,
-        stream: int,
-        tensors: tuple[TensorView, ...],
-    ) -> None:
-        """Start the kernel; the caller's current device is what it was before.
+    def bind(
+        self, values: list[Value], blocks: int, stream: int, memories: Memories
+    ) -> Callable[[], object]:
+        """Return a launch whose values are fixed; it can be started again and from any thread.
 
         Args:
             values: of the fields of the parameter block, in the plan's order.
             blocks: blocks of the grid.
             stream: handle of the stream to run on; 0 is the legacy default stream.
-            tensors: q, k, v, o and perhaps lse. The emulator checks accesses against them; a GPU
-                needs none, and the quick path gives an empty tuple.
+            memories: what the kernel may touch. The emulator checks accesses against it; a GPU
+                needs none, and the quick path gives an empty one.
+
+        Returns:
+            A function that starts the kernel. What it gives is true if it did not start, which
+            `settle` is to deal with.
+        """
+
+    def settle(self, launch: Callable[[], object], code: object) -> None:
+        """Start a launch that the driver did not take in the caller's context, or say why not.
+
+        Args:
+            launch: what `bind` gave.
+            code: what it gave in turn.
 
         Raises:
             LaunchError: the driver refused.
-            EmulatorError: the emulator found a fault.
         """
 
 

@@ -1,7 +1,8 @@
 """Calls: what a kernel does with tensors, slowly the first time and quickly ever after.
 
 All that depends on shapes, strides, dtype and device is found once and kept as a `Prepared`; a
-later call of the same layout reads addresses, allocates O, packs the block and launches.
+later call of the same layout reads addresses, allocates O and starts a launch, which is kept by the
+addresses in turn.
 """
 
 from __future__ import annotations
@@ -9,12 +10,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fmhagen.runtime.checks import check_inputs, check_out
+from fmhagen.errors import TensorError
+from fmhagen.runtime.arguments import Arguments, Extras, Given
+from fmhagen.runtime.base import Memories
+from fmhagen.runtime.checks import Packing, check_inputs, check_out
 from fmhagen.runtime.launch_values import scale_log2_of
 from fmhagen.runtime.launcher import Launcher
+from fmhagen.runtime.offsets import check_offsets
 from fmhagen.runtime.outputs import allocators, output_shapes
 from fmhagen.runtime.prepared import Prepared
 from fmhagen.runtime.tensors import ALIGNMENT_BYTES, Framework, Memory, TensorView, view
+from fmhagen.spec import AttentionSpec
 
 MAX_PREPARED = 256  # layouts kept; then all are dropped and found again
 
@@ -22,17 +28,28 @@ MAX_PREPARED = 256  # layouts kept; then all are dropped and found again
 class Calls:
     """The calls of one kernel: finds the launcher for a tensor's memory, keeps the layouts."""
 
-    def __init__(self, pick: Callable[[TensorView], Launcher]) -> None:
+    def __init__(self, spec: AttentionSpec, pick: Callable[[TensorView], Launcher]) -> None:
         """Start with no layout; `pick` gives the launcher for q's memory."""
+        self._spec = spec
         self._pick = pick
+        self._arguments = Arguments(spec)
         self._prepared: dict[tuple[Any, ...], Prepared] = {}
 
     def __call__(
-        self, q: Any, k: Any, v: Any, scale: float | None, out: Any, return_lse: bool
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        scale: float | None = None,
+        out: Any = None,
+        return_lse: bool = False,
+        extras: Extras | None = None,
     ) -> Any:
         """Compute O, and LSE if asked for; see `fmhagen.api.Kernel`."""
         # The quick path: torch tensors of a known layout. NOTE: every line here is paid for by
         # every call, so there are no records, no NumPy and no checks that the key has made.
+        more: tuple[int | float, ...] = ()
+        gradients = False
         try:
             # fmt: off
             key: tuple[Any, ...] = (
@@ -41,16 +58,20 @@ class Calls:
                 v.shape, v.stride(), v.dtype, v.get_device(),
             )
             # fmt: on
+            if extras:
+                named, more, gradients = self._arguments.read(extras)
+                key = (*key, named)
             if out is not None:
                 key = (*key, out.shape, out.stride(), out.dtype, out.get_device())
             prepared = self._prepared[key]
         except (AttributeError, KeyError, TypeError):
-            return self._first(q, k, v, scale, out, return_lse)
+            return self._first(q, k, v, scale, out, return_lse, extras)
         q_address, k_address, v_address = q.data_ptr(), k.data_ptr(), v.data_ptr()
         if (q_address | k_address | v_address) % ALIGNMENT_BYTES or (
-            q.requires_grad or k.requires_grad or v.requires_grad
+            (q.requires_grad or k.requires_grad or v.requires_grad or gradients)
+            and prepared.wants_gradients()
         ):
-            return self._first(q, k, v, scale, out, return_lse)
+            return self._first(q, k, v, scale, out, return_lse, extras)
         if out is None:
             o = prepared.new_o()
             o_address = o.data_ptr()
@@ -58,30 +79,53 @@ class Calls:
             o = out
             o_address = o.data_ptr()
             if o_address % ALIGNMENT_BYTES or o_address in (q_address, k_address, v_address):
-                return self._first(q, k, v, scale, out, return_lse)
-        lse = prepared.new_lse() if return_lse else None
-        prepared.run(
-            (q_address, k_address, v_address, o_address, 0 if lse is None else lse.data_ptr()),
-            prepared.scale_log2 if scale is None else scale_log2_of(scale),
-            prepared.stream(prepared.device),  # type: ignore[misc]
-            (),
-        )
-        return o if lse is None else (o, lse)
+                return self._first(q, k, v, scale, out, return_lse, extras)
+        if return_lse:
+            lse = prepared.new_lse()
+            lse_address = lse.data_ptr()
+        else:
+            lse, lse_address = None, 0
+        stream = prepared.stream(prepared.device)  # type: ignore[misc]
+        addresses = (q_address, k_address, v_address, o_address, lse_address, *more)
+        place = (addresses, scale, stream)
+        launch = prepared.launches.get(place)
+        if launch is None:
+            launch = prepared.launch_of(place, addresses, scale, stream)
+        code = launch()
+        if code:
+            prepared.settle(launch, code)
+        return (o, lse) if return_lse else o
 
     def _first(
-        self, q: Any, k: Any, v: Any, scale: float | None, out: Any, return_lse: bool
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        scale: float | None,
+        out: Any,
+        return_lse: bool,
+        extras: Extras | None,
     ) -> Any:
         """Check everything, prepare the layout, keep it if the quick path can use it, launch."""
         views = view("q", q), view("k", k), view("v", v)
+        given = self._arguments.check(extras or {}, views[0])
         launcher = self._pick(views[0])
         spec = launcher.plan.spec
-        problem = check_inputs(spec, *views)
+        problem = check_inputs(spec, *views, packing=_packing(spec, given))
+        self._arguments.check_sizes(
+            given, {"H": problem.heads, "B": problem.batch, "B + 1": problem.batch + 1}
+        )
+        is_complete = True
+        if problem.is_packed and _reads_offsets(given, views[0]):
+            is_complete = check_offsets(problem, given)
+        elif problem.is_packed:
+            is_complete = False
         scale_log2 = scale_log2_of(spec.scale_value if scale is None else scale)
         shapes = output_shapes(launcher.axes, problem, views[0], spec.dv)
         allocate = allocators(views[0], shapes, has_out=out is not None)
         if out is not None:
-            addresses = tuple(tensor.address for tensor in views)
-            check_out(spec, problem, view("out", out), views[0], addresses)
+            inputs_at = tuple(tensor.address for tensor in views)
+            check_out(spec, problem, view("out", out), views[0], inputs_at)
         if problem.is_empty:
             o = allocate[0]() if out is None else out
             return (o, allocate[1]()) if return_lse else o
@@ -89,15 +133,23 @@ class Calls:
         stream = launcher.backend.stream(views[0])
         launcher.load(views[0].device, stream)
         o = allocate[0]() if out is None else out
-        lse = allocate[1]() if return_lse else None
         o_view = view("out", o)
-        prepared = launcher.prepare(problem, inputs, o_view, allocate, stream)
-        self._keep(prepared, inputs, out)
-        tensors = (*inputs, o_view) if lse is None else (*inputs, o_view, view("lse", lse))
-        q_address, k_address, v_address, o_address = (tensor.address for tensor in tensors[:4])
-        lse_address = 0 if lse is None else tensors[-1].address
-        addresses = (q_address, k_address, v_address, o_address, lse_address)
-        prepared.run(addresses, scale_log2, stream, tensors)
+        outputs: tuple[TensorView, ...] = (o_view,)
+        lse = allocate[1]() if return_lse else None
+        if lse is not None:
+            outputs = o_view, view("lse", lse)
+        more = self._arguments.fields
+        prepared = launcher.prepare(problem, inputs, o_view, allocate, stream, given, more)
+        self._keep(prepared, inputs, out, given, extras)
+        addresses = (
+            *(tensor.address for tensor in (*inputs, *outputs)),
+            *(() if return_lse else (0,)),
+            *given.addresses,
+        )
+        memories = Memories(
+            inputs=(*inputs, *given.tensors.values()), outputs=outputs, is_complete=is_complete
+        )
+        prepared.run(addresses, scale_log2, stream, memories)
         return o if lse is None else (o, lse)
 
     def _keep(
@@ -105,13 +157,44 @@ class Calls:
         prepared: Prepared,
         inputs: tuple[TensorView, TensorView, TensorView],
         out: Any,
+        given: Given,
+        extras: Extras | None,
     ) -> None:
-        if any(t.framework != Framework.TORCH or t.memory == Memory.HOST for t in inputs):
+        """Keep a layout for the quick path, under what it will read of the tensors of a call."""
+        if prepared.stream is None or any(t.framework != Framework.TORCH for t in inputs):
             return
         if out is not None and not hasattr(out, "stride"):
             return
-        tensors = [t.tensor for t in inputs] + ([] if out is None else [out])
+        tensors = [t.tensor for t in inputs]
         key = tuple(x for t in tensors for x in (t.shape, t.stride(), t.dtype, t.get_device()))
+        if extras:
+            if any(extras.get(name) is not t.tensor for name, t in given.tensors.items()):
+                return  # converted for this call
+            try:
+                key = (*key, self._arguments.read(extras)[0])
+            except (AttributeError, TypeError):
+                return
+        if out is not None:
+            key = (*key, out.shape, out.stride(), out.dtype, out.get_device())
         if len(self._prepared) >= MAX_PREPARED:
             self._prepared.clear()
         self._prepared[key] = prepared
+
+
+def _packing(spec: AttentionSpec, given: Given) -> Packing | None:
+    """Return how many sequences a call packs, by the shape of its offsets."""
+    if not spec.varlen:
+        return None
+    offsets = given.tensors["cu_seqlens_q"]
+    if offsets.shape[0] < 1:
+        raise TensorError("cu_seqlens_q", offsets.shape, "must have at least one entry, 0")
+    return Packing(
+        batch=offsets.shape[0] - 1,
+        max_q=given.numbers.get("max_seqlen_q"),
+        max_k=given.numbers.get("max_seqlen_k"),
+    )
+
+
+def _reads_offsets(given: Given, q: TensorView) -> bool:
+    """Return whether offsets are read: where asked for, and by default where that is free."""
+    return q.memory == Memory.HOST if given.validate is None else given.validate

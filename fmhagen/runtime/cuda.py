@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 from fmhagen.compile.binary import Binary
 from fmhagen.errors import LaunchError, RuntimeUnavailableError
 from fmhagen.plan import Plan, TensorMapPlan
+from fmhagen.runtime.base import Memories
 from fmhagen.runtime.cuda_driver import check, describe, entered, import_driver
+from fmhagen.runtime.cuda_launch import WRONG_CONTEXT, Launches, Library, import_library
 from fmhagen.runtime.cuda_maps import MAP_BYTES, MAX_SIZE, MAX_STRIDE_BYTES, encoder
-from fmhagen.runtime.launch_values import Operand, Slots, Value, block_packer
+from fmhagen.runtime.launch_values import Operand, Value, block_packer
 from fmhagen.runtime.tensors import Framework, Memory, TensorView
 
 if TYPE_CHECKING:
@@ -29,54 +31,48 @@ class LoadedCuda:
     """A kernel in one device's primary context."""
 
     def __init__(
-        self, driver: Any, context: Any, function: Any, plan: Plan, shared_bytes: int
+        self,
+        driver: Any,
+        library: Library,
+        context: Any,
+        function: Any,
+        plan: Plan,
+        shared_bytes: int,
     ) -> None:
         """Keep the handles of a function that is loaded in `context`."""
         self._driver = driver
         self._context = context
-        self._context_handle = int(context)
-        self._function = function
-        self._symbol = plan.symbol
-        self._threads = plan.threads
+        self._plan = plan
         self._shared_bytes = shared_bytes
-        self._get_context = driver.cuCtxGetCurrent
-        self._launch = driver.cuLaunchKernel
-        packer = block_packer(plan)
-        self._pack_into = packer.pack_into
-        self._slots = Slots(packer.size)
+        self._launches = Launches(
+            library,
+            context=int(context),
+            function=int(function),
+            threads=plan.threads,
+            shared_bytes=shared_bytes,
+            packer=block_packer(plan),
+        )
 
-    def launch(
-        self,
-        values: list[Value],
-        blocks: int,
-        stream: int,
-        tensors: tuple[TensorView, ...] = (),
-    ) -> None:
-        """Start the kernel in its context; see `base.Loaded`.
+    def bind(
+        self, values: list[Value], blocks: int, stream: int, memories: Memories
+    ) -> Callable[[], object]:
+        """Return a launch whose values are fixed; see `base.Loaded`."""
+        return self._launches.bind(values, blocks, stream)
+
+    def settle(self, launch: Callable[[], object], code: object) -> None:
+        """Start a launch in the kernel's own context, or say why the driver refused it.
 
         Raises:
             LaunchError: the driver refused.
         """
-        if int(self._get_context()[1]) != self._context_handle:
+        if code == WRONG_CONTEXT:
             with entered(self._driver, self._context):
-                self.launch(values, blocks, stream, tensors)
-            return
-        slot = self._slots.take()
-        self._pack_into(slot.block, 0, *values)
-        threads, shared_bytes = self._threads, self._shared_bytes
-        # NOTE: the driver copies the block before it returns. The other way to hand over a block,
-        # `extra`, does not work through these bindings.
-        # fmt: off
-        (code,) = self._launch(
-            self._function, blocks, 1, 1, threads, 1, 1, shared_bytes, stream,
-            slot.params_address, 0,
-        )
-        # fmt: on
-        self._slots.give(slot)
+                code = launch()
         if code:
+            reason = describe(self._driver, self._driver.CUresult(code))
             raise LaunchError(
-                f"{self._symbol}: launch of {blocks} blocks of {threads} threads with"
-                f" {shared_bytes} bytes of shared memory: {describe(self._driver, code)}"
+                f"{self._plan.symbol}: launch with blocks of {self._plan.threads} threads and"
+                f" {self._shared_bytes} bytes of shared memory: {reason}"
             )
 
 
@@ -85,9 +81,10 @@ class CudaBackend:
 
     memory = Memory.CUDA
 
-    def __init__(self, driver: Any = None) -> None:
-        """Use the given module in place of `cuda.bindings.driver`, which tests do."""
+    def __init__(self, driver: Any = None, library: Library | None = None) -> None:
+        """Use the given ones in place of `cuda.bindings.driver` and libcuda, which tests do."""
         self._given = driver
+        self._given_library = library
         self._encoding_context: Any = None  # of the first kernel that was loaded
 
     @functools.cached_property
@@ -197,14 +194,16 @@ class CudaBackend:
             check(driver, "cuFuncSetAttribute", answer)
             # NOTE: lazy loading would load the code at the first launch, and break a capture.
             check(driver, "cuFuncLoad", driver.cuFuncLoad(function))
-        return LoadedCuda(driver, context, function, plan, shared_bytes)
+        library = self._given_library or import_library()
+        return LoadedCuda(driver, library, context, function, plan, shared_bytes)
 
     def map_encoder(self, map_plan: TensorMapPlan, operand: Operand) -> Callable[[int], bytes]:
         """Return the function that encodes a CUtensorMap; see `base.Backend`."""
         encode = encoder(self.driver, map_plan, operand)
+        offset = operand.map_offset_bytes
 
         def encode_map(address: int) -> bytes:
-            code, encoded = self._encode_anywhere(encode, address)
+            code, encoded = self._encode_anywhere(encode, address + offset)
             if code:
                 raise LaunchError(
                     f"cuTensorMapEncodeTiled refused {map_plan.field} of {operand} at"

@@ -15,8 +15,9 @@ from fmhagen.compile.binary import Binary
 from fmhagen.compile.flags import HostOptimisation
 from fmhagen.errors import EmulatorError
 from fmhagen.plan import Plan, TensorMapPlan
+from fmhagen.runtime.base import Memories
 from fmhagen.runtime.emulator import Buffer, Checks, Emulator, Region, Report, encode_tensor_map
-from fmhagen.runtime.launch_values import TENSORS, Operand, Value, block_packer, unfit_rows
+from fmhagen.runtime.launch_values import Operand, Value, block_packer, unfit_rows
 from fmhagen.runtime.tensors import Memory, TensorView
 
 _TURN = threading.Lock()  # a library has one static state, so threads take turns
@@ -51,27 +52,31 @@ class LoadedEmulator:
         self._options = options
         self.report: Report | None = None
 
-    def launch(
-        self,
-        values: list[Value],
-        blocks: int,
-        stream: int,
-        tensors: tuple[TensorView, ...],
-    ) -> None:
-        """Run the grid to its end; see `base.Loaded`.
+    def bind(
+        self, values: list[Value], blocks: int, stream: int, memories: Memories
+    ) -> Callable[[], object]:
+        """Return a run of the grid to its end; see `base.Loaded`.
 
-        Raises:
-            EmulatorError: a fault, or an element of O or LSE that nobody wrote.
+        It raises EmulatorError on a fault, or where an element of O or LSE was not written.
         """
+
+        def start() -> None:
+            self._run(values, blocks, memories)
+
+        return start
+
+    def settle(self, launch: Callable[[], object], code: object) -> None:
+        """Do nothing: a run raises what it finds."""
+
+    def _run(self, values: list[Value], blocks: int, memories: Memories) -> None:
         plan = self._plan
-        buffers = tuple(_buffers(tensors))
-        with _TURN, _kept_gaps(tensors):
+        with _TURN, _kept_gaps(memories.outputs):
             self.report = self._emulator.run(
                 params=self._packer.pack(*values),
                 grid=blocks,
                 threads=plan.threads,
                 smem_bytes=plan.shared_bytes,
-                buffers=buffers,
+                buffers=tuple(_buffers(memories)),
                 seed=self._options.seed,
                 checks=self._options.checks,
                 names=tuple(
@@ -81,8 +86,8 @@ class LoadedEmulator:
                     for region in plan.shared
                 ),
             )
-        outputs = {tensor.name: tensor for tensor in tensors[3:]}
-        for use in self.report.buffers:
+        outputs = {tensor.name: tensor for tensor in memories.outputs}
+        for use in self.report.buffers if memories.is_complete else ():
             tensor = outputs.get(use.name)
             if tensor is not None and is_dense(tensor) and use.unwritten_bytes:
                 raise EmulatorError(
@@ -120,7 +125,7 @@ class EmulatorBackend:
     def map_encoder(self, map_plan: TensorMapPlan, operand: Operand) -> Callable[[int], bytes]:
         """Return the function that encodes a map as the emulator reads it; see `base.Backend`."""
         return lambda address: encode_tensor_map(
-            address=address,
+            address=address + operand.map_offset_bytes,
             element_bytes=operand.element_bytes,
             sizes=operand.map_sizes,
             stride_bytes=operand.map_strides_bytes,
@@ -148,23 +153,23 @@ def is_dense(tensor: TensorView) -> bool:
     return tensor.extent_bytes == prod(tensor.shape) * tensor.element_bytes
 
 
-def _buffers(tensors: tuple[TensorView, ...]) -> Iterator[Buffer]:
-    for name, tensor in zip(TENSORS, tensors, strict=False):
-        if tensor.extent_bytes:
-            output = name in ("o", "lse")
-            yield Buffer(
-                address=tensor.address,
-                nbytes=tensor.extent_bytes,
-                name=tensor.name,
-                writable=output,
-                written_once=output,
-            )
+def _buffers(memories: Memories) -> Iterator[Buffer]:
+    for tensors, is_output in ((memories.inputs, False), (memories.outputs, True)):
+        for tensor in tensors:
+            if tensor.extent_bytes:
+                yield Buffer(
+                    address=tensor.address,
+                    nbytes=tensor.extent_bytes,
+                    name=tensor.name,
+                    writable=is_output,
+                    written_once=is_output,
+                )
 
 
 @contextlib.contextmanager
-def _kept_gaps(tensors: tuple[TensorView, ...]) -> Iterator[None]:
+def _kept_gaps(outputs: tuple[TensorView, ...]) -> Iterator[None]:
     """Put back what lies between the elements of outputs, which the poison covers too."""
-    gapped = [tensor for tensor in tensors[3:] if not is_dense(tensor)]
+    gapped = [tensor for tensor in outputs if not is_dense(tensor)]
     before = [_bytes_of(tensor).copy() for tensor in gapped]
     yield
     for tensor, old in zip(gapped, before, strict=True):

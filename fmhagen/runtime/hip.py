@@ -7,6 +7,7 @@ the bindings that takes and gives what they do; it has not run on an AMD GPU yet
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import importlib
 from collections.abc import Callable, Iterator
@@ -15,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 from fmhagen.compile.binary import Binary
 from fmhagen.errors import LaunchError, RuntimeUnavailableError
 from fmhagen.plan import Plan, TensorMapPlan
-from fmhagen.runtime.launch_values import Operand, Slots, Value, block_packer, unfit_rows
+from fmhagen.runtime.base import Memories
+from fmhagen.runtime.launch_values import Operand, Value, block_packer, unfit_rows
 from fmhagen.runtime.tensors import Framework, Memory, TensorView
 
 if TYPE_CHECKING:
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 # hip-python 10 and newer; then the package of one release for one ROCm.
 _MODULES = ("rocm.bindings.hip", "hip.hip")
+WRONG_DEVICE = object()
+"""What a launch gives in a thread whose current device is not the kernel's."""
 
 
 def check(call: str, result: tuple[Any, ...]) -> Any:
@@ -63,41 +67,46 @@ class LoadedHip:
         self._function = function
         self._plan = plan
         self._shared_bytes = shared_bytes
-        packer = block_packer(plan)
-        self._pack_into = packer.pack_into
-        self._slots = Slots(packer.size)
+        self._packer = block_packer(plan)
 
-    def launch(
-        self,
-        values: list[Value],
-        blocks: int,
-        stream: int,
-        tensors: tuple[TensorView, ...] = (),
-    ) -> None:
-        """Start the kernel on its device; see `base.Loaded`.
+    def bind(
+        self, values: list[Value], blocks: int, stream: int, memories: Memories
+    ) -> Callable[[], object]:
+        """Return a launch whose values are fixed; see `base.Loaded`."""
+        hip, device, plan = self._hip, self._device, self._plan
+        memory = ctypes.create_string_buffer(self._packer.size)
+        self._packer.pack_into(memory, 0, *values)
+        # NOTE: HIP copies the block by the size in the code object's metadata. The bindings take
+        # the address of the array of pointers as an int.
+        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(memory))
+        params = ctypes.addressof(pointers)
+        function, threads, shared_bytes = self._function, plan.threads, self._shared_bytes
+        owners = memory, pointers
+
+        def start(_: object = owners) -> object:
+            if hip.hipGetDevice()[1] != device:
+                return WRONG_DEVICE
+            # fmt: off
+            (code,) = hip.hipModuleLaunchKernel(
+                function, blocks, 1, 1, threads, 1, 1, shared_bytes, stream, params, None,
+            )
+            # fmt: on
+            return code if int(code) != 0 else None
+
+        return start
+
+    def settle(self, launch: Callable[[], object], code: object) -> None:
+        """Start a launch on the kernel's own device, or say why the driver refused it.
 
         Raises:
             LaunchError: the driver refused.
         """
-        if self._hip.hipGetDevice()[1] != self._device:
+        if code is WRONG_DEVICE:
             with on_device(self._hip, self._device):
-                self.launch(values, blocks, stream, tensors)
-            return
-        slot = self._slots.take()
-        self._pack_into(slot.block, 0, *values)
-        # NOTE: HIP copies the block by the size in the code object's metadata. The bindings take
-        # the address of the array of pointers as an int.
-        threads = self._plan.threads
-        # fmt: off
-        (code,) = self._hip.hipModuleLaunchKernel(
-            self._function, blocks, 1, 1, threads, 1, 1, self._shared_bytes, stream,
-            slot.params_address, None,
-        )
-        # fmt: on
-        self._slots.give(slot)
-        if int(code) != 0:
+                code = launch()
+        if code is not None:
             raise LaunchError(
-                f"{self._plan.symbol}: launch of {blocks} blocks of {threads} threads:"
+                f"{self._plan.symbol}: launch with blocks of {self._plan.threads} threads:"
                 f" {getattr(code, 'name', code)}"
             )
 

@@ -90,8 +90,9 @@ def view_cuda_array(name: str, tensor: Any) -> TensorView:
     description = tensor.__cuda_array_interface__
     typestr = description["typestr"]
     names = {"<f2": "float16", "<f4": "float32", "<f8": "float64"}
+    names |= {"<i4": "int32", "<i8": "int64", "|u1": "uint8", "|b1": "bool"}
     if typestr not in names:
-        limit = "is not a 16-bit float that __cuda_array_interface__ can name"
+        limit = "is not an element type that fmhagen knows"
         raise TensorError(name, typestr, limit, "pass an object with __dlpack__")
     shape = tuple(description["shape"])
     address, read_only = description["data"]

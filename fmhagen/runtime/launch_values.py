@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
 import struct
 from dataclasses import dataclass
@@ -57,37 +56,6 @@ def block_packer(plan: Plan) -> struct.Struct:
     return packer
 
 
-class Slot:
-    """A block's memory and an array of one pointer to it, which drivers take as kernelParams."""
-
-    __slots__ = ("block", "params_address", "pointers")
-
-    def __init__(self, size: int) -> None:
-        """Allocate; the addresses stay as long as the slot."""
-        self.block = ctypes.create_string_buffer(size)
-        self.pointers = (ctypes.c_void_p * 1)(ctypes.addressof(self.block))
-        self.params_address = ctypes.addressof(self.pointers)
-
-
-class Slots:
-    """Slots of one kernel: a launch takes one and gives it back, so threads never share one."""
-
-    __slots__ = ("_free", "_size", "give")
-
-    def __init__(self, size: int) -> None:
-        """Start with no slot; there come to be as many as threads that launch at once."""
-        self._size = size
-        self._free: list[Slot] = []
-        self.give = self._free.append
-
-    def take(self) -> Slot:
-        """Return a slot that nobody else has; both steps are atomic."""
-        try:
-            return self._free.pop()
-        except IndexError:
-            return Slot(self._size)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operand:
     """One tensor as the kernel addresses it: sizes and element strides of (batch, head, row).
@@ -95,10 +63,11 @@ class Operand:
     Attributes:
         name: "q", "k", "v" or "o".
         depth: size of the last dimension.
-        batch, heads, rows: sizes.
+        batch, heads, rows: sizes; packed sequences are a batch of one.
         stride_b, stride_h, stride_m: strides in elements; the depth where a size is below 2.
         element_bytes: bytes of an element.
         dtype: the spec's name of the element type.
+        is_packed: holds sequences of different lengths one behind another.
     """
 
     name: str
@@ -111,6 +80,7 @@ class Operand:
     stride_m: int
     element_bytes: int
     dtype: str
+    is_packed: bool = False
 
     @property
     def is_expanded(self) -> bool:
@@ -124,38 +94,53 @@ class Operand:
             )
         )
 
+    # NOTE: the map of packed sequences lets a copy end where a sequence ends. Its last dimension
+    # steps by one row, too, and it begins `rows` rows before the tensor: row `rows - length + m` at
+    # `end` is row m of the sequence that ends before row `end`, and past its last row lies the end
+    # of the map, where reads give zeros and stores are dropped.
+
     @property
     def map_sizes(self) -> tuple[int, int, int, int]:
         """Sizes for a tensor map, innermost first: a map has no size below 1."""
-        return self.depth, max(1, self.rows), max(1, self.heads), max(1, self.batch)
+        rows, heads = max(1, self.rows), max(1, self.heads)
+        return self.depth, rows, heads, rows + 1 if self.is_packed else max(1, self.batch)
 
     @property
     def map_strides_bytes(self) -> tuple[int, int, int]:
         """Byte strides of (row, head, batch) for a tensor map."""
         size = self.element_bytes
-        return self.stride_m * size, self.stride_h * size, self.stride_b * size
+        last = self.stride_m if self.is_packed else self.stride_b
+        return self.stride_m * size, self.stride_h * size, last * size
+
+    @property
+    def map_offset_bytes(self) -> int:
+        """Bytes from the tensor to the first element of a map; not above 0."""
+        return -max(1, self.rows) * self.stride_m * self.element_bytes if self.is_packed else 0
 
 
 def operand(name: str, tensor: TensorView, axes: Axes) -> Operand:
     """Return a tensor as the kernel addresses it."""
     # The stride of a size below 2 may be anything. NOTE: it must not become 0, since a kernel may
     # rely on rows behind the last to lie behind the tensor.
-    depth = tensor.shape[3]
+    depth = tensor.shape[-1]
+    sizes = axes.sizes(tensor)
     stride_b, stride_h, stride_m = (
-        tensor.strides[axis] if tensor.shape[axis] > 1 and 0 not in tensor.shape else depth
-        for axis in (axes.batch, axes.head, axes.row)
+        stride if size > 1 and 0 not in tensor.shape else depth
+        for size, stride in zip(sizes, axes.strides(tensor), strict=True)
     )
+    batch, heads, rows = sizes
     return Operand(
         name=name,
         depth=depth,
-        batch=tensor.shape[axes.batch],
-        heads=tensor.shape[axes.head],
-        rows=tensor.shape[axes.row],
+        batch=batch,
+        heads=heads,
+        rows=rows,
         stride_b=stride_b,
         stride_h=stride_h,
         stride_m=stride_m,
         element_bytes=tensor.element_bytes,
         dtype=tensor.dtype,
+        is_packed=axes.batch is None,
     )
 
 
@@ -177,7 +162,7 @@ def deal_tiles(plan: Plan, problem: Problem, blocks: int) -> Deal:
     group's heads share one K and V.
     """
     heads = problem.batch * problem.heads
-    if not plan.causal:
+    if not plan.causal or problem.is_packed:
         return Deal(heads_per_section=1, lane_shift=0, balance=1.0)
     group = problem.heads // problem.heads_kv
     head_bytes = problem.seqlen_k * (plan.spec.d + plan.spec.dv) * DTYPE_BYTES[plan.spec.dtype]
@@ -221,19 +206,31 @@ class LaunchValues:
 
 
 def launch_values(
-    plan: Plan, problem: Problem, operands: tuple[Operand, ...], compute_units: int
+    plan: Plan,
+    problem: Problem,
+    operands: tuple[Operand, ...],
+    compute_units: int,
+    more: dict[str, Value] | None = None,
 ) -> LaunchValues:
     """Return the grid and the parameter values of a call that computes at least one tile.
+
+    Args:
+        plan: the kernel.
+        problem: the sizes of the call.
+        operands: q, k, v and o.
+        compute_units: of the device.
+        more: values of the fields that the call's other arguments fill.
 
     Raises:
         TensorError: the call has more tiles than 31 bits count.
     """
-    tiles = plan.grid.tiles(seqlen_q=problem.seqlen_q, heads=problem.heads, batch=problem.batch)
+    rows = max(1, problem.seqlen_q)
+    tiles = plan.grid.tiles(seqlen_q=rows, heads=problem.heads, batch=problem.batch)
     if tiles > MAX_ROWS:
         limit = f"gives {tiles} tiles of {plan.grid.tile_m} rows; the limit is {MAX_ROWS}"
         raise TensorError("q", (problem.batch, problem.heads, problem.seqlen_q), limit, "split B")
     blocks = plan.grid.blocks(tiles, compute_units)
-    m_tiles = -(-problem.seqlen_q // plan.grid.tile_m)
+    m_tiles = -(-rows // plan.grid.tile_m)
     deal = deal_tiles(plan, problem, blocks)
     section = deal.heads_per_section
     values: dict[str, Value] = {
@@ -242,6 +239,9 @@ def launch_values(
         "heads_per_group": problem.heads // problem.heads_kv,
         "seqlen_q": problem.seqlen_q,
         "seqlen_k": problem.seqlen_k,
+        # NOTE: as the sizes of the tensor maps, which are at least 1.
+        "total_q": max(1, problem.rows_q),
+        "total_k": max(1, problem.rows_k),
         "num_m_tiles": m_tiles,
         "num_tiles": tiles,
         "heads_per_section": section,
@@ -251,6 +251,7 @@ def launch_values(
         "causal_offset": causal_offset(plan, problem),
         "scale_log2": scale_log2_of(plan.spec.scale_value),
         **dict.fromkeys(TENSORS, 0),
+        **(more or {}),
     }
     for item in operands:
         row = "n" if item.name in ("k", "v") else "m"

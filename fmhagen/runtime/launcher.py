@@ -10,6 +10,7 @@ from fmhagen.compile.binary import Binary
 from fmhagen.errors import CaptureError, TensorError
 from fmhagen.plan import Plan
 from fmhagen.runtime.alignment import aligned_copy, misalignment
+from fmhagen.runtime.arguments import Given
 from fmhagen.runtime.base import Backend, Loaded
 from fmhagen.runtime.checks import Problem, axes_of
 from fmhagen.runtime.launch_values import (
@@ -78,8 +79,10 @@ class Launcher:
         o: TensorView,
         allocate: tuple[Allocate, Allocate],
         stream: int,
+        given: Given,
+        more: tuple[str, ...],
     ) -> Prepared:
-        """Find all that depends on the layout of a call."""
+        """Find all that depends on the layout of a call; `more` are the fields of `given`."""
         q, k, v = inputs
         operands = [
             operand(name, tensor, self.axes)
@@ -95,19 +98,25 @@ class Launcher:
             problem = replace(problem, heads_kv=1)
         loaded = self.load(q.device, stream)
         found = launch_values(
-            self.plan, problem, tuple(operands), self.backend.compute_units(q.device)
+            self.plan,
+            problem,
+            tuple(operands),
+            self.backend.compute_units(q.device),
+            {**given.values, **dict.fromkeys(more, 0)},
         )
         return Prepared(
             names=tuple(field.name for field in self.plan.params),
             values=found.values,
             maps=self._maps({item.name: item for item in operands}),
+            more=more,
             blocks=found.blocks,
             loaded=loaded,
             new_o=allocate[0],
             new_lse=allocate[1],
-            keys_are_empty=problem.seqlen_k == 0,
+            keys_are_empty=problem.rows_k == 0,
             device=q.device,
             stream=_torch_stream(q),
+            wants_gradients=_torch_wants_gradients(q),
             scale_log2=scale_log2_of(self.plan.spec.scale_value),
         )
 
@@ -128,4 +137,13 @@ def _torch_stream(q: TensorView) -> Callable[[int], int] | None:
     import torch
 
     get: Callable[[int], int] = torch._C._cuda_getCurrentRawStream
+    return get
+
+
+def _torch_wants_gradients(q: TensorView) -> Callable[[], bool]:
+    if q.framework != Framework.TORCH:
+        return lambda: False
+    import torch
+
+    get: Callable[[], bool] = torch.is_grad_enabled
     return get

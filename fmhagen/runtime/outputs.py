@@ -24,17 +24,17 @@ class OutputShapes:
     Attributes:
         o: shape of O.
         o_strides: its strides in elements; O has q's order of axes in memory.
-        lse: shape of LSE, (B, H, Sq), dense.
+        lse: shape of LSE, (B, H, Sq), or (H, total) of packed sequences; dense.
     """
 
-    o: tuple[int, int, int, int]
-    o_strides: tuple[int, int, int, int]
-    lse: tuple[int, int, int]
+    o: tuple[int, ...]
+    o_strides: tuple[int, ...]
+    lse: tuple[int, ...]
 
 
 def output_shapes(axes: Axes, problem: Problem, q: TensorView, dv: int) -> OutputShapes:
     """Return the shapes of O and LSE; O's axes lie in memory in the order of q's."""
-    b, h, m = problem.batch, problem.heads, problem.seqlen_q
+    b, h, m = problem.batch, problem.heads, problem.rows_q
     shape = axes.arrange(b, h, m, dv)
     _, q_head, q_row = axes.strides(q)
     rows_first = q_head < q_row if q_head and q_row else axes.row < axes.head
@@ -43,7 +43,9 @@ def output_shapes(axes: Axes, problem: Problem, q: TensorView, dv: int) -> Outpu
     else:
         stride_b, stride_h, stride_m, _ = contiguous_strides((b, h, m, dv))
     return OutputShapes(
-        o=shape, o_strides=axes.arrange(stride_b, stride_h, stride_m, 1), lse=(b, h, m)
+        o=shape,
+        o_strides=axes.arrange(stride_b, stride_h, stride_m, 1),
+        lse=(h, m) if problem.is_packed else (b, h, m),
     )
 
 
@@ -88,9 +90,9 @@ def _torch_allocators(q: Any, shapes: OutputShapes) -> tuple[Allocate, Allocate]
 def _numpy_allocators(dtype: Any, shapes: OutputShapes) -> tuple[Allocate, Allocate]:
     import numpy as np
 
-    order = tuple(sorted(range(4), key=lambda axis: -shapes.o_strides[axis]))
+    order = tuple(sorted(range(len(shapes.o)), key=lambda axis: -shapes.o_strides[axis]))
     stored = tuple(shapes.o[axis] for axis in order)
-    back = tuple(order.index(axis) for axis in range(4))
+    back = tuple(order.index(axis) for axis in range(len(shapes.o)))
     return (
         lambda: aligned_numpy(stored, dtype).transpose(back),
         lambda: aligned_numpy(shapes.lse, np.float32),
@@ -99,9 +101,9 @@ def _numpy_allocators(dtype: Any, shapes: OutputShapes) -> tuple[Allocate, Alloc
 
 def _cupy_allocators(q: Any, shapes: OutputShapes) -> tuple[Allocate, Allocate]:
     cupy = import_cupy()
-    order = tuple(sorted(range(4), key=lambda axis: -shapes.o_strides[axis]))
+    order = tuple(sorted(range(len(shapes.o)), key=lambda axis: -shapes.o_strides[axis]))
     stored = tuple(shapes.o[axis] for axis in order)
-    back = tuple(order.index(axis) for axis in range(4))
+    back = tuple(order.index(axis) for axis in range(len(shapes.o)))
 
     def empty(shape: tuple[int, ...], dtype: Any) -> Any:
         with cupy.cuda.Device(q.device.id):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from fmhagen.runtime.base import Loaded
-from fmhagen.runtime.launch_values import TENSORS, Value
+from fmhagen.runtime.base import Loaded, Memories
+from fmhagen.runtime.launch_values import TENSORS, Value, scale_log2_of
 from fmhagen.runtime.outputs import Allocate
-from fmhagen.runtime.tensors import TensorView
 
 MAX_MAPS = 256  # tensor maps kept for one tensor of one layout
+MAX_LAUNCHES = 256  # launches kept for one layout
 
 
 class Maps(dict[int, bytes]):
@@ -32,16 +33,19 @@ class Prepared:
     """One layout of a call, ready to launch on any addresses; holds no state of a call."""
 
     __slots__ = (
+        "bind",
         "blocks",
         "device",
         "fills",
-        "launch",
+        "launches",
         "new_lse",
         "new_o",
         "scale_log2",
         "scale_position",
+        "settle",
         "stream",
         "values",
+        "wants_gradients",
     )
 
     def __init__(
@@ -50,6 +54,7 @@ class Prepared:
         names: tuple[str, ...],
         values: dict[str, Value],
         maps: dict[str, Maps],
+        more: tuple[str, ...],
         blocks: int,
         loaded: Loaded,
         new_o: Allocate,
@@ -57,42 +62,75 @@ class Prepared:
         keys_are_empty: bool,
         device: int,
         stream: Callable[[int], int] | None,
+        wants_gradients: Callable[[], bool],
         scale_log2: float,
     ) -> None:
         """Order the values by `names`, the fields of the block.
 
-        `stream` gives the current stream of a device; None where the quick path does not go.
+        `more` are the fields that a call fills besides TENSORS; `stream` gives the current stream
+        of a device; None where the quick path does not go. `wants_gradients` says whether the
+        framework records operations now.
         """
         self.values = [values[name] for name in names]
         self.scale_position = names.index("scale_log2")
         self.scale_log2 = scale_log2
         self.blocks = blocks
-        self.launch = loaded.launch
+        self.bind = loaded.bind
+        self.settle = loaded.settle
         self.new_o = new_o
         self.new_lse = new_lse
         self.device = device
         self.stream = stream
+        self.wants_gradients = wants_gradients
+        self.launches: dict[tuple[Any, ...], Callable[[], object]] = {}
         fills = []
+        sources = (*TENSORS, *more)
         for position, name in enumerate(names):
             tensor = name.removesuffix("_map")
-            if tensor not in TENSORS:
+            if tensor not in sources:
                 continue
             # NOTE: an empty K or V may have no address; the kernel never reads it, q's will do.
             source = "q" if keys_are_empty and tensor in ("k", "v") else tensor
-            fills.append((position, TENSORS.index(source), maps.get(name)))
+            fills.append((position, sources.index(source), maps.get(name)))
         self.fills = tuple(fills)
+
+    def launch_of(
+        self,
+        key: tuple[Any, ...],
+        addresses: tuple[int | float, ...],
+        scale: float | None,
+        stream: int,
+    ) -> Callable[[], object]:
+        """Return the launch on some addresses for the quick path, and keep it under `key`."""
+        scale_log2 = self.scale_log2 if scale is None else scale_log2_of(scale)
+        launch = self.bind(self.filled(addresses, scale_log2), self.blocks, stream, Memories())
+        if len(self.launches) >= MAX_LAUNCHES:
+            self.launches.clear()
+        self.launches[key] = launch
+        return launch
 
     def run(
         self,
-        addresses: tuple[int, int, int, int, int],
+        addresses: tuple[int | float, ...],
         scale_log2: float,
         stream: int,
-        tensors: tuple[TensorView, ...],
+        memories: Memories,
     ) -> None:
-        """Fill in the values and launch; `addresses` are in the order of TENSORS, lse may be 0."""
+        """Fill in the values and launch; `addresses` are in the order of TENSORS, then of `more`.
+
+        LSE's may be 0.
+        """
+        values = self.filled(addresses, scale_log2)
+        launch = self.bind(values, self.blocks, stream, memories)
+        code = launch()
+        if code:
+            self.settle(launch, code)
+
+    def filled(self, addresses: tuple[int | float, ...], scale_log2: float) -> list[Value]:
+        """Return the values of the fields of the block for some addresses."""
         values = self.values.copy()
         for position, which, maps in self.fills:
             address = addresses[which]
-            values[position] = address if maps is None else maps[address]
+            values[position] = address if maps is None else maps[int(address)]
         values[self.scale_position] = scale_log2
-        self.launch(values, self.blocks, stream, tensors)
+        return values

@@ -37,9 +37,14 @@ class Framework(StrEnum):
     OTHER = "other"
 
 
-# Names of element types in the frameworks -> names in a spec; float32 is for LSE.
+# Names of element types in the frameworks -> names in a spec; whole numbers keep theirs.
 _DTYPE_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
-DTYPE_BYTES = {"bf16": 2, "fp16": 2, "fp32": 4}
+_DTYPE_NAMES |= {"bool8": "bool"}  # as DLPack counts bits
+_FRAMEWORK_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
+DTYPE_BYTES = {
+    **{"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8},
+    **{"bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8},
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,9 +124,40 @@ def view(name: str, tensor: Any) -> TensorView:
     )
 
 
+def is_tensor(value: Any) -> bool:
+    """Return whether `view` can read a value."""
+    return any(
+        hasattr(value, name) for name in ("data_ptr", "__dlpack__", "__cuda_array_interface__")
+    )
+
+
 def dtype_name(text: str) -> str:
     """Return the spec's name of a framework's element type, else the name as it is."""
     return _DTYPE_NAMES.get(text, text)
+
+
+def converted(tensor: TensorView, dtype: str) -> TensorView:
+    """Return a dense copy of a tensor with another element type, by its own framework.
+
+    Raises:
+        TensorError: the framework is unknown, so nobody can convert.
+    """
+    source = tensor.tensor
+    name = _FRAMEWORK_NAMES.get(dtype, dtype)
+    if tensor.framework == Framework.TORCH:
+        import torch
+
+        return view(tensor.name, source.detach().to(getattr(torch, name)).contiguous())
+    if tensor.framework == Framework.NUMPY:
+        import ml_dtypes
+        import numpy as np
+
+        kind = ml_dtypes.bfloat16 if dtype == "bf16" else np.dtype(name)
+        return view(tensor.name, np.array(source, kind, order="C"))
+    if tensor.framework == Framework.CUPY:
+        return view(tensor.name, import_cupy().ascontiguousarray(source, name))
+    limit = f"must be {dtype} and dense; fmhagen cannot convert this framework's tensors"
+    raise TensorError(tensor.name, tensor.dtype, limit, "convert it before the call")
 
 
 def element_strides(

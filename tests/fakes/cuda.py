@@ -179,22 +179,37 @@ class FakeDriver:
         ctypes.memmove(encoded.getPtr(), content, len(content))
         return self._code(0), encoded
 
-    def cuLaunchKernel(self, function: Any, *rest: Any) -> tuple[Any, ...]:
-        gx, gy, gz, bx, by, bz, shared_bytes, stream, kernel_params, extra = rest
-        if self.launch_code:
-            return (self._code(self.launch_code),)
-        block = ctypes.c_void_p.from_address(kernel_params).value
-        assert block is not None
-        self.launches.append(
+
+class FakeLibrary:
+    """libcuda itself, as ctypes has it, over the same stand-in."""
+
+    def __init__(self, driver: FakeDriver) -> None:
+        self._driver = driver
+
+    def cuCtxGetCurrent(self, pointer: Any) -> int:
+        pointer._obj.value = self._driver.current or None
+        return 0
+
+    def cuLaunchKernelEx(self, config: Any, function: Any, params: Any, extra: Any) -> int:
+        driver = self._driver
+        if driver.launch_code:
+            return driver.launch_code
+        # CUlaunchConfig of cuda.h: seven u32, stream, attributes, their number.
+        where = ctypes.cast(config, ctypes.c_void_p).value
+        gx, gy, gz, bx, by, bz, shared_bytes = (ctypes.c_uint32 * 7).from_address(where)
+        stream, attributes, count = (ctypes.c_uint64 * 3).from_address(where + 32)
+        assert (attributes, count & 0xFFFFFFFF) == (0, 0)
+        block = ctypes.cast(params, ctypes.POINTER(ctypes.c_void_p))[0]
+        driver.launches.append(
             Launch(
-                function=function,
+                function=function.value,
                 grid=(gx, gy, gz),
                 block=(bx, by, bz),
                 shared_bytes=shared_bytes,
                 stream=stream,
-                params=ctypes.string_at(block, self.params_bytes),
-                context=self.current,
+                params=ctypes.string_at(block, driver.params_bytes),
+                context=driver.current,
                 extra=extra,
             )
         )
-        return (self._code(0),)
+        return 0

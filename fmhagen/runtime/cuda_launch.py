@@ -1,0 +1,84 @@
+"""Launches of CUDA whose arguments are fixed: one packed buffer, and two calls of libcuda itself.
+
+The bindings build handles and tuples in every call; libcuda through ctypes takes addresses that
+were made once. Nothing here changes after it was packed, so a launch may be started by any thread.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable
+from typing import Any, Protocol
+
+# CUlaunchConfig of cuda.h: gridDim, blockDim, sharedMemBytes, hStream, attrs, numAttrs.
+_CONFIG = struct.Struct("<3I3II4xQQI4x")
+_POINTER = struct.Struct("<Q")
+_PARAMS_OFFSET = 64  # behind the configuration and the pointer
+WRONG_CONTEXT = -1
+"""What a launch gives in a thread whose current context is not the kernel's; no code of CUDA."""
+
+
+class Library(Protocol):
+    """The functions of libcuda that a launch calls, as ctypes has them."""
+
+    cuCtxGetCurrent: Any  # (CUcontext*) -> CUresult
+    cuLaunchKernelEx: Any  # (const CUlaunchConfig*, CUfunction, void** params, void** extra)
+
+
+def import_library() -> Library:
+    """Return libcuda, which the bindings have loaded already."""
+    return ctypes.CDLL("libcuda.so.1")
+
+
+class Launches:
+    """Makes launches of one kernel in one context."""
+
+    def __init__(
+        self,
+        library: Library,
+        *,
+        context: int,
+        function: int,
+        threads: int,
+        shared_bytes: int,
+        packer: struct.Struct,
+    ) -> None:
+        """Keep what all launches share."""
+        self._library = library
+        self._context = context
+        self._function = ctypes.c_void_p(function)
+        self._threads = threads
+        self._shared_bytes = shared_bytes
+        self._packer = packer
+
+    def bind(self, values: list[Any], blocks: int, stream: int) -> Callable[[], int]:
+        """Return a function that launches `blocks` blocks with the packed values on a stream.
+
+        It gives the driver's code, or WRONG_CONTEXT.
+        """
+        memory = ctypes.create_string_buffer(_PARAMS_OFFSET + self._packer.size)
+        address = ctypes.addressof(memory)
+        # fmt: off
+        _CONFIG.pack_into(
+            memory, 0, blocks, 1, 1, self._threads, 1, 1, self._shared_bytes, stream, 0, 0
+        )
+        # fmt: on
+        _POINTER.pack_into(memory, _CONFIG.size, address + _PARAMS_OFFSET)
+        self._packer.pack_into(memory, _PARAMS_OFFSET, *values)
+        # A reference keeps the buffer alive, and costs nothing to pass.
+        config, params = ctypes.byref(memory), ctypes.byref(memory, _CONFIG.size)
+        function, context = self._function, self._context
+        get_context = self._library.cuCtxGetCurrent
+        launch = self._library.cuLaunchKernelEx
+        byref, make_pointer = ctypes.byref, ctypes.c_void_p
+
+        def start() -> int:
+            current = make_pointer()
+            get_context(byref(current))
+            if current.value != context:
+                return WRONG_CONTEXT
+            # NOTE: the driver copies the block before it returns.
+            return launch(config, function, params, None)  # type: ignore[no-any-return]
+
+        return start
