@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fmhagen.api import Kernel, choose_schedule, compile_kernel, emit, lower, reference
     from fmhagen.errors import FmhagenError
+    from fmhagen.paging import PagedKVCache, PageStorage
     from fmhagen.schedule import Schedule
     from fmhagen.spec import AttentionSpec
     from fmhagen.targets import TARGETS, Target, find_target
@@ -24,6 +25,8 @@ _HOMES = {
     "AttentionSpec": "fmhagen.spec",
     "FmhagenError": "fmhagen.errors",
     "Kernel": "fmhagen.api",
+    "PageStorage": "fmhagen.paging",
+    "PagedKVCache": "fmhagen.paging",
     "Schedule": "fmhagen.schedule",
     "TARGETS": "fmhagen.targets",
     "Target": "fmhagen.targets",
@@ -41,6 +44,8 @@ __all__ = [
     "AttentionSpec",
     "FmhagenError",
     "Kernel",
+    "PageStorage",
+    "PagedKVCache",
     "Schedule",
     "Target",
     "choose_schedule",

@@ -7,6 +7,8 @@
     |-- UnknownTargetError     (ValueError)      a target name that nothing answers to
     |-- TemplateError          (RuntimeError)    a template failed; a defect of fmhagen
     |-- TensorError            (ValueError)      a tensor's shape, dtype, stride or device
+    |-- PagingError            (ValueError)      an argument of the paged cache means nothing
+    |-- OutOfPagesError        (RuntimeError)    the paged cache is full; nothing was changed
     |-- CompileError           (RuntimeError)    a compiler refused the source; carries the log
     |   `-- CompilerNotFoundError                no compiler for the target is installed
     |-- SpillError             (RuntimeError)    the binary spills registers or uses scratch
@@ -76,6 +78,45 @@ class UnknownTargetError(_FieldError):
 
 class TensorError(_FieldError):
     """A tensor argument has a wrong shape, dtype, stride, alignment or device."""
+
+
+class PagingError(_FieldError):
+    """An argument of the paged cache means nothing: an unknown sequence, a negative count."""
+
+
+class OutOfPagesError(FmhagenError, RuntimeError):
+    """The paged cache has too few free pages for a request, which changed nothing.
+
+    Attributes:
+        needed: pages that the request would have taken.
+        available: pages that are free or hold only unreferenced prefixes.
+        total: pages of the cache.
+    """
+
+    def __init__(self, needed: int, available: int, total: int, sequences: int) -> None:
+        """State what was needed and what there is."""
+        self.needed = needed
+        self.available = available
+        self.total = total
+        self.sequences = sequences
+        super().__init__(
+            f"{needed} pages are needed and {available} of {total} are available, the others"
+            f" are held by {sequences} sequences; nothing was changed; free or truncate a sequence,"
+            " or make the cache larger"
+        )
+
+    def __reduce__(self) -> tuple[type[OutOfPagesError], tuple[int, ...]]:  # noqa: D105
+        return type(self), (self.needed, self.available, self.total, self.sequences)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the counts of pages beside the message."""
+        return {
+            **FmhagenError.to_dict(self),
+            "needed": self.needed,
+            "available": self.available,
+            "total": self.total,
+            "sequences": self.sequences,
+        }
 
 
 class TemplateError(FmhagenError, RuntimeError):
