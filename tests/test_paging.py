@@ -11,6 +11,7 @@ import pytest
 
 from fmhagen import PagedKVCache, PageStorage
 from fmhagen.errors import OutOfPagesError, PagingError, TensorError
+from fmhagen.oracle import as_float64
 from fmhagen.paging.tables import csr_of
 
 LAYERS, HEADS, DEPTH, DEPTH_V = 2, 3, 8, 4
@@ -307,30 +308,64 @@ def test_storages_refuse_shapes_that_do_not_fit() -> None:
         )
 
 
-def test_torch_tensors_hold_pages_too() -> None:
+def torch_makers() -> list[tuple[Any, Any]]:
+    """Return (make, random values) for element types of torch, on a GPU if there is one."""
     torch = pytest.importorskip("torch")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    for dtype in (torch.bfloat16, torch.float8_e4m3fn):
-        storage = PageStorage.allocate(
+    return [
+        (
             lambda shape, dtype=dtype: torch.empty(shape, dtype=dtype, device=device),
-            num_pages=4,
-            page_size=2,
-            heads_kv=2,
-            head_dim=8,
-            layout="hnd",
-            combined=True,
+            lambda shape, dtype=dtype: torch.randn(shape, device=device).to(dtype),
+        )
+        for dtype in (torch.bfloat16, torch.float8_e4m3fn)
+    ]
+
+
+def cupy_makers() -> list[tuple[Any, Any]]:
+    """Return (make, random values) of CuPy."""
+    cupy = pytest.importorskip("cupy")
+    return [
+        (
+            lambda shape: cupy.empty(shape, cupy.float16),
+            lambda shape: cupy.random.standard_normal(shape).astype(cupy.float16),
+        )
+    ]
+
+
+@pytest.mark.parametrize("makers", [torch_makers, cupy_makers])
+def test_other_frameworks_hold_pages_too(makers: Any) -> None:
+    for make, random in makers():
+        storage = PageStorage.allocate(
+            make, num_pages=4, page_size=2, heads_kv=2, head_dim=8, layout="hnd", combined=True
         )
         cache = PagedKVCache(storage=storage)
         new = cache.allocate(count=3)
-        k, v = (torch.randn(3, 2, 8, device=device).to(dtype) for _ in range(2))
+        k, v = random((3, 2, 8)), random((3, 2, 8))
         storage.write(0, new.slots, k, v)
         (child,) = cache.fork(new.sequence)
         cache.append(child)
-        k_found, v_found = storage.gather(0, cache.pages(child), 3)
-        assert torch.equal(k_found.float(), k.float())
-        assert torch.equal(v_found.float(), v.float())
+        for found, wanted in zip(storage.gather(0, cache.pages(child), 3), (k, v), strict=True):
+            assert type(found) is type(wanted)
+            np.testing.assert_array_equal(as_float64(found), as_float64(wanted))
         tables = cache.tables((child, new.sequence), like=storage.k())
-        assert tables.block_table.dtype == torch.int32
+        assert type(tables.block_table) is type(k)
+        assert str(tables.block_table.dtype).endswith("int32")
         assert tables.block_table.device == storage.k().device
         again = cache.tables((new.sequence,), out=tables)
+        assert again is tables
         assert again.cache_seqlens.tolist() == [3, 0]
+
+
+def test_the_shared_prefix_ends_at_the_last_full_page_of_all() -> None:
+    cache = PagedKVCache(num_pages=20, page_size=4)
+    a = cache.allocate(count=10).sequence
+    b, c = cache.fork(a, 2)
+    assert cache.shared_prefix((a, b)) == 8  # the third page is shared and not full
+    cache.append_batch((a, b), counts=2)
+    assert cache.shared_prefix((a, b, c)) == 8
+    assert cache.shared_prefix((a,)) == 12
+    cache.truncate(c, 7)
+    assert cache.shared_prefix((a, b, c)) == 4
+    other = cache.allocate(count=9).sequence
+    assert cache.shared_prefix((a, other)) == 0
+    assert cache.shared_prefix(()) == 0

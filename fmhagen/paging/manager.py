@@ -251,6 +251,22 @@ class PagedKVCache:
         """Return the pages of a sequence, in order."""
         return tuple(self._state(sequence).pages)
 
+    def shared_prefix(self, sequences: Sequence[int]) -> int:
+        """Return how many first tokens all of some sequences read from the same full pages.
+
+        Raises:
+            PagingError: there is no such sequence.
+        """
+        states = self._states(sequences)
+        shared = 0
+        for same in zip(*(state.pages for state in states), strict=False):
+            if len(set(same)) > 1:
+                break
+            shared += self.page_size
+        # The last page that they share may be partly filled, and more so for one than for another.
+        full = min((state.length for state in states), default=0) // self.page_size
+        return min(shared, full * self.page_size)
+
     def pages_needed(self, sequences: Sequence[int], counts: Sequence[int] | int = 1) -> int:
         """Return how many pages `append_batch` would take, copies on write included."""
         states = self._states(sequences)
