@@ -12,7 +12,7 @@ import pytest
 from fmhagen import PagedKVCache, PageStorage
 from fmhagen.errors import OutOfPagesError, PagingError, TensorError
 from fmhagen.oracle import as_float64
-from fmhagen.paging.tables import csr_of
+from fmhagen.paging import CsrTables, csr_of, tables_of_csr
 
 LAYERS, HEADS, DEPTH, DEPTH_V = 2, 3, 8, 4
 PAGES, SIZE = 7, 4
@@ -224,6 +224,47 @@ def test_csr_refuses_lengths_that_the_table_cannot_hold() -> None:
         csr_of(table, np.array([8, 9], np.int32), 4)
     with pytest.raises(PagingError, match=r"cache_seqlens\[0\]=-1"):
         csr_of(table, np.array([-1, 9], np.int32), 4)
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8])
+def test_csr_and_back(dtype: Any) -> None:
+    generator = np.random.default_rng(0)
+    for size in (1, 3, 16):
+        lengths = generator.integers(0, 40, 9).astype(np.int32)
+        table = generator.integers(0, 250, (9, 40)).astype(np.int32)
+        csr = csr_of(table, lengths, size)
+        strided = (np.repeat(part.astype(dtype), 2)[::2] for part in _parts(csr))
+        back = tables_of_csr(*strided, size, width=40)
+        assert back.cache_seqlens.tolist() == lengths.tolist()
+        for row, wanted, length in zip(back.block_table, table, lengths, strict=True):
+            pages = -(-length // size)
+            assert row.tolist() == [*wanted[:pages], *[0] * (40 - pages)]
+        again = csr_of(back.block_table, back.cache_seqlens, size)
+        for one, other in zip(_parts(csr), _parts(again), strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert tables_of_csr([0], [], [], 4).block_table.shape == (0, 1)
+
+
+def _parts(csr: CsrTables) -> tuple[Any, Any, Any]:
+    return csr.indptr, csr.indices, csr.last_page_len
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (([1, 2], [0, 1], [1]), r"indptr=\[1, 2\]: must begin with 0 and never decrease"),
+        (([0, 2, 1], [0, 1], [1, 1]), r"indptr=\[0, 2, 1\]: must begin with 0"),
+        (([0, 3], [0, 1], [1]), r"indptr\[1\]=3: must be at most the 2 indices"),
+        (([0, 1], [0], [1, 1]), r"last_page_len=2: must be as many as the 1 sequences"),
+        (([0, 1], [0], [0]), r"last_page_len\[0\]=0: must be between 1 and the page size of 4"),
+        (([0, 1], [0], [5]), r"last_page_len\[0\]=5"),
+        (([0, 1], [0.0], [1]), r"indices='float64 of shape \(1,\)': must be a one-dimensional"),
+        (([[0, 1]], [0], [1]), r"indptr='int64 of shape \(1, 2\)'"),
+    ],
+)
+def test_csr_that_means_nothing_is_refused(arguments: Any, says: str) -> None:
+    with pytest.raises(PagingError, match=says):
+        tables_of_csr(*arguments, 4)
 
 
 def test_usage_counts_waste_and_what_sharing_saves() -> None:

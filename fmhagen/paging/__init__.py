@@ -14,7 +14,7 @@ Everything but `storage` is integers alone and knows no tensor framework but Num
 from fmhagen.paging.manager import PagedKVCache
 from fmhagen.paging.places import Allocation, Appended, CopiesPages
 from fmhagen.paging.storage import PageLayout, PageStorage
-from fmhagen.paging.tables import CsrTables, PageTables
+from fmhagen.paging.tables import CsrTables, PageTables, csr_of, tables_of_csr
 from fmhagen.paging.usage import Usage
 
 __all__ = [
@@ -27,4 +27,6 @@ __all__ = [
     "PageTables",
     "PagedKVCache",
     "Usage",
+    "csr_of",
+    "tables_of_csr",
 ]
