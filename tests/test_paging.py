@@ -410,3 +410,42 @@ def test_the_shared_prefix_ends_at_the_last_full_page_of_all() -> None:
     other = cache.allocate(count=9).sequence
     assert cache.shared_prefix((a, other)) == 0
     assert cache.shared_prefix(()) == 0
+
+
+@pytest.mark.parametrize("queries", [1, 2, 4])
+def test_cascade_tables_split_behind_what_every_query_sees(queries: int) -> None:
+    cache = PagedKVCache(num_pages=40, page_size=4)
+    for own in ((1, 1, 1), (0, 3, 9), (7, 4, 2)):
+        first = cache.allocate(count=12).sequence
+        batch = (first, *cache.fork(first, 2))
+        for sequence, count in zip(batch, own, strict=True):
+            cache.append(sequence, count=count)
+        split = cache.cascade(batch, queries=queries)
+        shortest = 12 + min(own)
+        assert split.prefix_length == min(12, (shortest - queries + 1) // 4 * 4)
+        pages = split.prefix_length // 4
+        assert split.prefix.block_table.tolist() == [list(cache.pages(first)[:pages])]
+        assert split.prefix.cache_seqlens.tolist() == [split.prefix_length]
+        for row, length, sequence in zip(
+            split.rest.block_table, split.rest.cache_seqlens, batch, strict=True
+        ):
+            assert length == cache.length(sequence) - split.prefix_length
+            assert tuple(row[: -(-length // 4)]) == cache.pages(sequence)[pages:]
+        for sequence in batch:
+            cache.free(sequence)
+
+
+def test_cascade_tables_where_nothing_or_everything_is_shared() -> None:
+    cache = PagedKVCache(num_pages=10, page_size=4)
+    a, b = (cache.allocate(count=8).sequence for _ in range(2))
+    split = cache.cascade((a, b))
+    assert split.prefix_length == 0
+    assert split.prefix.cache_seqlens.tolist() == [0]
+    assert split.rest.block_table.tolist() == cache.tables((a, b)).block_table.tolist()
+    split = cache.cascade((a, *cache.fork(a)))
+    assert split.prefix_length == 8
+    assert split.rest.cache_seqlens.tolist() == [0, 0]
+    assert split.rest.block_table.shape == (2, 1)
+    assert cache.cascade(()).rest.cache_seqlens.shape == (0,)
+    with pytest.raises(PagingError, match="queries=0"):
+        cache.cascade((a,), queries=0)

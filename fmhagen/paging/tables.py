@@ -52,6 +52,49 @@ class CsrTables:
     page_size: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CascadeTables:
+    """A batch in two parts: the prefix that all sequences share, once, and the rest of each.
+
+    Attributes:
+        prefix: tables of a batch of 1, whose keys every query row of the whole batch sees.
+        rest: tables of the batch, which begin behind the prefix.
+        prefix_length: keys of the prefix, a multiple of the page size; 0 where nothing is shared.
+    """
+
+    prefix: PageTables
+    rest: PageTables
+    prefix_length: int
+
+
+def split_tables(tables: PageTables, shared: int, queries: int, like: Any = None) -> CascadeTables:
+    """Split the tables of a batch behind its shared prefix.
+
+    Args:
+        tables: NumPy tables of the batch, whose first `shared` keys lie in the same pages.
+        shared: keys.
+        queries: query rows of each sequence, the last of its keys' positions; the prefix is cut
+            so that the first of them sees all of it under a causal mask.
+        like: a tensor that names the framework and device of the result; None means NumPy.
+    """
+    size, lengths = tables.page_size, tables.cache_seqlens
+    seen = int(lengths.min()) - queries + 1 if len(lengths) else 0
+    pages = max(0, min(shared, seen)) // size
+    prefix = PageTables(
+        block_table=array_like(tables.block_table[:1, : max(1, pages)].copy(), like),
+        cache_seqlens=array_like(np.full(len(lengths[:1]), pages * size, np.int32), like),
+        page_size=size,
+    )
+    # A table has a column at least, so one of the prefix stays where it is all that there is.
+    first = min(pages, tables.block_table.shape[1] - 1)
+    rest = PageTables(
+        block_table=array_like(tables.block_table[:, first:].copy(), like),
+        cache_seqlens=array_like(lengths - pages * size, like),
+        page_size=size,
+    )
+    return CascadeTables(prefix=prefix, rest=rest, prefix_length=pages * size)
+
+
 def tables_of(
     fill: Callable[[Int32], None],
     lengths: Int32,
