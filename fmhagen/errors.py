@@ -5,6 +5,7 @@
     |-- InvalidSpecError       (ValueError)      a field's value has no meaning
     |-- ScheduleError          (ValueError)      a schedule does not fit the spec or the chip
     |-- UnknownTargetError     (ValueError)      a target name that nothing answers to
+    |-- TraceError             (ValueError)      a mask or score function that no kernel can compute
     |-- TemplateError          (RuntimeError)    a template failed; a defect of fmhagen
     |-- TensorError            (ValueError)      a tensor's shape, dtype, stride or device
     |-- PagingError            (ValueError)      an argument of the paged cache means nothing
@@ -117,6 +118,43 @@ class OutOfPagesError(FmhagenError, RuntimeError):
             "total": self.total,
             "sequences": self.sequences,
         }
+
+
+class TraceError(FmhagenError, ValueError):
+    """A mask or score function asks for what no kernel can compute.
+
+    Attributes:
+        path: file of the user's function.
+        line: line in it.
+        suggestion: what works instead, or None.
+    """
+
+    def __init__(
+        self, message: str, *, path: str, line: int, suggestion: str | None = None
+    ) -> None:
+        """Put the place before the message, and what works after it."""
+        self.reason = message
+        self.path = path
+        self.line = line
+        self.suggestion = suggestion
+        text = f"{path}:{line}: {message}"
+        super().__init__(f"{text}; {suggestion}" if suggestion else text)
+
+    def __reduce__(self) -> tuple[object, ...]:  # noqa: D105
+        return _trace_error, (self.reason, self.path, self.line, self.suggestion)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return place and suggestion beside the message."""
+        return {
+            **FmhagenError.to_dict(self),
+            "path": self.path,
+            "line": self.line,
+            "suggestion": self.suggestion,
+        }
+
+
+def _trace_error(message: str, path: str, line: int, suggestion: str | None) -> TraceError:
+    return TraceError(message, path=path, line=line, suggestion=suggestion)
 
 
 class TemplateError(FmhagenError, RuntimeError):

@@ -10,6 +10,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fmhagen.language import Language
 from fmhagen.schedule import Schedule
 from fmhagen.slots import SlotTable
 from fmhagen.spec import AttentionSpec
@@ -150,6 +151,7 @@ class Plan:
         matrix_shapes: the warpgroup matrix instructions in use.
         element: "bf16" or "f16": suffix of the instructions in use.
         causal, top_left: the mask's structure.
+        language: the mask and the score function as C++; see `fmhagen.lowering.language`.
         conditional_rescale, rescale_on_overflow: see `schedule.Rescale`.
         heads_in_l2_bytes: K and V that one section of heads may hold, for the tile order.
         two_p_buffers, ping_pong, skip_hidden: see `Schedule`.
@@ -183,6 +185,7 @@ class Plan:
     top_left: bool
     conditional_rescale: bool
     heads_in_l2_bytes: int
+    language: Language
     rescale_on_overflow: bool = False
     two_p_buffers: bool = False
     ping_pong: bool = False
@@ -223,8 +226,16 @@ class Plan:
 
 
 def _wrapped(call: str) -> tuple[str, ...]:
-    lines = textwrap.wrap(call + ",", 88, break_long_words=False)
-    return tuple(("    " if i == 0 else "        ") + line for i, line in enumerate(lines))
+    """Break a call at its spaces; a string that is broken is closed and opened again."""
+    lines = textwrap.wrap(call + ",", 88, break_long_words=False, break_on_hyphens=False)
+    wrapped = []
+    is_open = False
+    for i, line in enumerate(lines):
+        begins = "'" if is_open else ""
+        # NOTE: no string here holds a quote: they are texts of expressions and names of choices.
+        is_open ^= line.count("'") % 2 == 1
+        wrapped.append(("    " if i == 0 else "        ") + begins + line + (" '" * is_open))
+    return tuple(wrapped)
 
 
 _ALIGNMENT_BYTES = {"TensorMap": 64}

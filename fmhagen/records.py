@@ -25,6 +25,10 @@ def closest(word: str, choices: tuple[str, ...]) -> str:
     return did_you_mean(word, choices) or "use one of " + ", ".join(choices)
 
 
+def _printed(value: Any) -> str:
+    return repr(str(value) if isinstance(value, StrEnum) else value)
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
     """A frozen record that prints as the call that recreates it and round-trips through text.
@@ -49,17 +53,20 @@ class Record:
 
     def __repr__(self) -> str:
         """Return the constructor call that recreates this record."""
-        inside = ", ".join(f"{name}={value!r}" for name, value in self.to_dict().items())
+        inside = ", ".join(f"{name}={_printed(value)}" for name, value in self._given().items())
         return f"{type(self).__name__}({inside})"
 
     def to_dict(self, *, defaults: bool = False) -> dict[str, Any]:
         """Return the fields as plain data, those at their default only if `defaults`."""
-        pairs: dict[str, Any] = {}
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if defaults or value != field.default:
-                pairs[field.name] = str(value) if isinstance(value, StrEnum) else value
-        return pairs
+        return {
+            name: value if isinstance(value, bool | int | float | None) else str(value)
+            for name, value in self._given(defaults=defaults).items()
+        }
+
+    def _given(self, *, defaults: bool = False) -> dict[str, Any]:
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        unset = {field.name: field.default for field in dataclasses.fields(self)}
+        return {name: v for name, v in values.items() if defaults or v != unset[name]}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:

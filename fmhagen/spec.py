@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from fmhagen.expr.mods import MaskMod, ScoreMod
 from fmhagen.records import Record
 
 
@@ -71,11 +72,16 @@ class AttentionSpec(Record):
         alibi: add slope[h] * (n - m - off) to the score.
         sink: one learned logit a query head in the denominator.
         varlen: sequences packed along one axis, with cumulative lengths.
+        mask_mod: which keys a query sees, besides causal and window: a function of
+            (b, h, q_idx, kv_idx), or its text form.
+        score_mod: what becomes of a score after the scale, the cap and ALiBi: a function of
+            (score, b, h, q_idx, kv_idx), or its text form.
         page_size: keys a page of a paged key/value cache; None means contiguous.
         p_rounding: how P is rounded for its product with V; `auto` lets the target choose.
 
     Raises:
         InvalidSpecError: a value means nothing on any chip.
+        TraceError: a mask or score function does what no kernel can.
     """
 
     direction: Direction = Direction.FORWARD
@@ -92,6 +98,8 @@ class AttentionSpec(Record):
     alibi: bool = False
     sink: bool = False
     varlen: bool = False
+    mask_mod: MaskMod | None = None
+    score_mod: ScoreMod | None = None
     page_size: int | None = None
     p_rounding: Rounding = Rounding.AUTO
 
@@ -100,6 +108,8 @@ class AttentionSpec(Record):
         from fmhagen.validate import check_meaning
 
         Record.__post_init__(self)
+        object.__setattr__(self, "mask_mod", MaskMod.of(self.mask_mod))
+        object.__setattr__(self, "score_mod", ScoreMod.of(self.score_mod))
         if self.head_dim_v == self.head_dim:
             object.__setattr__(self, "head_dim_v", None)
         for name in ("window_left", "window_right"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fmhagen.errors import UnsupportedSpecError
+from fmhagen.expr.mods import MaskMod, ScoreMod
 from fmhagen.spec import Anchor, AttentionSpec, Direction, DType, Rounding
 from fmhagen.targets import TARGETS, Target
 from fmhagen.validate import check_support
@@ -38,6 +39,8 @@ FEATURES: tuple[Feature, ...] = (
     _one("sliding window", AttentionSpec(window_left=1023, window_right=0)),
     _one("soft cap", AttentionSpec(soft_cap=50.0)),
     _one("ALiBi", AttentionSpec(alibi=True)),
+    _one("mask function", AttentionSpec(mask_mod=MaskMod("kv_idx <= q_idx"))),
+    _one("score function", AttentionSpec(score_mod=ScoreMod("score + 1.0"))),
     _one("attention sinks", AttentionSpec(sink=True)),
     _one("packed sequences", AttentionSpec(varlen=True)),
     _one("paged key/value cache", AttentionSpec(page_size=64)),

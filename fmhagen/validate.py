@@ -89,6 +89,16 @@ def _head_dims(target: Target) -> str:
     return f"must be a multiple of {dims[0]} up to {dims[-1]}"
 
 
+def _feature_rule(field: str, feature: str, unused: object, what: str, suggestion: str) -> Rule:
+    """Return the rule that a field stays unused where a target lacks a feature."""
+    return Rule(
+        field=field,
+        holds=lambda spec, target: getattr(spec, field) == unused or feature in target.features,
+        limit=lambda target: f"{what} not generated yet",
+        suggestion=lambda spec, target: suggestion,
+    )
+
+
 RULES: tuple[Rule, ...] = (
     Rule(
         field="direction",
@@ -118,47 +128,31 @@ RULES: tuple[Rule, ...] = (
         ),
         suggestion=_nearest_head_dim,
     ),
-    Rule(
-        field="window_left",
-        holds=lambda spec, target: spec.window_left is None,
-        limit=lambda target: "sliding windows are not generated yet",
-        suggestion=lambda spec, target: "use window_left=None",
-    ),
-    Rule(
-        field="window_right",
-        holds=lambda spec, target: spec.window_right is None,
-        limit=lambda target: "sliding windows are not generated yet",
-        suggestion=lambda spec, target: "use causal=True for window_right=0, else None",
-    ),
-    Rule(
-        field="soft_cap",
-        holds=lambda spec, target: spec.soft_cap is None,
-        limit=lambda target: "score functions are not generated yet",
-        suggestion=lambda spec, target: "use soft_cap=None",
-    ),
-    Rule(
-        field="alibi",
-        holds=lambda spec, target: not spec.alibi,
-        limit=lambda target: "score functions are not generated yet",
-        suggestion=lambda spec, target: "use alibi=False",
-    ),
-    Rule(
-        field="sink",
-        holds=lambda spec, target: not spec.sink,
-        limit=lambda target: "attention sinks are not generated yet",
-        suggestion=lambda spec, target: "use sink=False",
-    ),
-    Rule(
-        field="varlen",
-        holds=lambda spec, target: not spec.varlen,
-        limit=lambda target: "packed sequences are not generated yet",
-        suggestion=lambda spec, target: "call once for each sequence",
-    ),
-    Rule(
-        field="page_size",
-        holds=lambda spec, target: spec.page_size is None,
-        limit=lambda target: "paged caches are not generated yet",
-        suggestion=lambda spec, target: "gather the pages into contiguous K and V",
+    *(
+        _feature_rule(field, feature, unused, what, suggestion)
+        for field, feature, unused, what, suggestion in (
+            ("window_left", "window", None, "sliding windows are", "use window_left=None"),
+            (
+                "window_right",
+                "window",
+                None,
+                "sliding windows are",
+                "use causal=True for window_right=0, else None",
+            ),
+            ("soft_cap", "score_mod", None, "score functions are", "use soft_cap=None"),
+            ("alibi", "score_mod", False, "score functions are", "use alibi=False"),
+            ("score_mod", "score_mod", None, "score functions are", "use score_mod=None"),
+            ("mask_mod", "mask_mod", None, "mask functions are", "use mask_mod=None"),
+            ("sink", "sink", False, "attention sinks are", "use sink=False"),
+            ("varlen", "varlen", False, "packed sequences are", "call once for each sequence"),
+            (
+                "page_size",
+                "paged",
+                None,
+                "paged caches are",
+                "gather the pages into contiguous K and V",
+            ),
+        )
     ),
     Rule(
         field="p_rounding",
@@ -185,7 +179,7 @@ def check_support(spec: AttentionSpec, target: Target) -> None:
             value = getattr(spec, rule.field)
             if rule.field == "head_dim_v":
                 value = spec.dv
-            plain = str(value) if isinstance(value, str) else value
+            plain = value if isinstance(value, bool | int | float) else str(value)
             limit = f"{rule.limit(target)} on {target.name}"
             raise UnsupportedSpecError(rule.field, plain, limit, rule.suggestion(spec, target))
 

@@ -24,6 +24,7 @@ from fmhagen.errors import (
     UnknownTargetError,
     UnsupportedSpecError,
 )
+from fmhagen.expr.mods import Mod
 from fmhagen.records import Record
 from fmhagen.schedule import Schedule
 from fmhagen.spec import AttentionSpec
@@ -160,6 +161,8 @@ def _plain_type(hint: Any) -> tuple[type, str | None]:
         hint = next(part for part in get_args(hint) if part is not type(None))
     if issubclass(hint, StrEnum):
         return str, "|".join(hint)
+    if issubclass(hint, Mod):
+        return str, "EXPRESSION"
     return hint, None if hint is bool else {int: "N", float: "X"}.get(hint, "TEXT")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 
+from fmhagen.expr.mods import Mod
 from fmhagen.plan import Constant
 from fmhagen.schedule import Schedule
 from fmhagen.spec import AttentionSpec
@@ -19,8 +21,32 @@ def symbol_of(
     words = ["fmha", "fwd", str(spec.dtype)]
     if spec.causal:
         words.append("causal_top_left" if spec.anchor == "top_left" else "causal")
+    words += _words_of(spec)
     if spec.p_rounding != "auto":
         words.append(str(spec.p_rounding))
     depth = f"d{spec.d}" if spec.d == spec.dv else f"d{spec.d}x{spec.dv}"
     tile = "_".join((f"m{schedule.tile_m}n{schedule.tile_n}{depth}", *traits))
     return "_".join(words) + f"__{tile}__{target.symbol_suffix}"
+
+
+def _words_of(spec: AttentionSpec) -> tuple[str, ...]:
+    """Return what a symbol says of the window, the mods, sinks and packing, in order."""
+    words = []
+    if spec.window_left is not None or spec.window_right is not None:
+        sides = (spec.window_left,) if spec.causal else (spec.window_left, spec.window_right)
+        words.append("window" + "x".join("inf" if n is None else str(n) for n in sides))
+    if spec.mask_mod is not None:
+        words.append(f"mask{_digest(spec.mask_mod)}")
+    if spec.soft_cap is not None:
+        words.append(f"softcap{spec.soft_cap:g}".replace(".", "p").replace("+", ""))
+    if spec.alibi:
+        words.append("alibi")
+    if spec.score_mod is not None:
+        words.append(f"score{_digest(spec.score_mod)}")
+    words += [name for name, used in (("sink", spec.sink), ("varlen", spec.varlen)) if used]
+    return tuple(words)
+
+
+def _digest(mod: Mod) -> str:
+    """Return a few characters that tell functions apart in names of files."""
+    return hashlib.sha256(str(mod).encode()).hexdigest()[:6]

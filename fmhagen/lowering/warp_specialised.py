@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fmhagen.errors import ScheduleError
 from fmhagen.lowering.common import LN2, symbol_of
+from fmhagen.lowering.language import lower_language
 from fmhagen.lowering.warp_specialised_params import param_fields
 from fmhagen.plan import (
     Constant,
@@ -98,6 +99,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         snake=spec.causal and schedule.persistent,
         rescale_on_overflow=schedule.rescale == Rescale.ON_OVERFLOW,
         heads_in_l2_bytes=target.l2_bytes // 2,
+        language=lower_language(spec),
     )
 
 
@@ -254,7 +256,7 @@ def _constants(
         number("Q_TILE_BYTES", tile_m * SWIZZLE_BYTES * _boxes(d), "one stage of Q"),
         number("K_TILE_BYTES", tile_n * SWIZZLE_BYTES * _boxes(d), "one stage of K"),
         number("V_TILE_BYTES", tile_n * SWIZZLE_BYTES * _boxes(dv), "one stage of V"),
-        *(number(r.name, r.offset_bytes, f"{r.size_bytes} bytes: {r.comment}") for r in shared),
+        *(number(r.name, r.offset_bytes, "see the shared-memory map") for r in shared),
         *((SUM_LIMIT, FINITE_LIMIT) if schedule.rescale == Rescale.ON_OVERFLOW else ()),
         LN2,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fmhagen.errors import ScheduleError
 from fmhagen.lowering.common import LN2, symbol_of
+from fmhagen.lowering.language import lower_language
 from fmhagen.plan import Constant, GridFormula, Plan, SharedRegion, pack_params
 from fmhagen.schedule import Rescale, Schedule
 from fmhagen.spec import AttentionSpec, Rounding
@@ -66,6 +67,7 @@ def lower_wave_interleaved(spec: AttentionSpec, schedule: Schedule, target: Targ
         top_left=spec.causal and spec.anchor == "top_left",
         conditional_rescale=schedule.conditional_rescale,
         heads_in_l2_bytes=target.l2_bytes // 2,
+        language=lower_language(spec),
     )
 
 

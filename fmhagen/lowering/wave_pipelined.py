@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fmhagen.errors import ScheduleError
 from fmhagen.lowering.common import LN2, symbol_of
+from fmhagen.lowering.language import lower_language
 from fmhagen.lowering.slot_draft import Shape
 from fmhagen.lowering.slot_softmax import VECTOR_CLK
 from fmhagen.lowering.slots import make_slot_table
@@ -132,6 +133,7 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         top_left=spec.causal and spec.anchor == "top_left",
         conditional_rescale=schedule.conditional_rescale,
         heads_in_l2_bytes=target.l2_bytes // 2,
+        language=lower_language(spec),
         ping_pong=schedule.ping_pong,
         slot_table=table,
         round_call=round_call,

@@ -33,6 +33,8 @@ class Target:
         head_dims: head dims that its kernels take.
         head_dims_differ: whether `head_dim_v` may differ from `head_dim`.
         p_roundings: roundings of P that its kernels know.
+        features: what its kernels do beyond plain and causal attention: "window", "score_mod",
+            "mask_mod", "sink", "varlen", "paged".
     """
 
     name: str
@@ -58,3 +60,4 @@ class Target:
     head_dims: tuple[int, ...] = (64, 128)
     head_dims_differ: bool = False
     p_roundings: tuple[str, ...] = ("auto", "rtne")
+    features: frozenset[str] = frozenset()

@@ -1,0 +1,1 @@
+"""expr: the expressions of mask and score functions, and their readers."""

@@ -1,0 +1,213 @@
+"""Constructors of nodes: they check types, convert operands, and fold constants.
+
+Operations, by type of their operands:
+    i32, f32    add sub mul neg abs min max; compared by lt le eq ne
+    i32         floor_div floor_mod (Python's), and or xor not shl shr (arithmetic)
+    f32         div exp exp2 log log2 tanh sigmoid sqrt rsqrt floor
+    bool        and or xor not; where(condition, a, b) chooses between values of any type
+    cast        between all types: to i32 towards zero, to bool as != 0
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import reduce
+
+from fmhagen.expr.basics import (
+    FALSE,
+    TRUE,
+    ExpressionError,
+    Number,
+    cast,
+    common,
+    const,
+    folded,
+    is_number,
+    leaf,
+    load,
+    param,
+)
+from fmhagen.expr.logic import and_, eq, le, lt, ne, not_, or_, shl, shr, where, xor
+from fmhagen.expr.nodes import Node, Type
+
+__all__ = [
+    "FALSE",
+    "TRUE",
+    "UNARY",
+    "ExpressionError",
+    "Number",
+    "absolute",
+    "add",
+    "and_",
+    "cast",
+    "ceil",
+    "common",
+    "const",
+    "div",
+    "eq",
+    "floor",
+    "floor_div",
+    "floor_mod",
+    "le",
+    "leaf",
+    "load",
+    "lt",
+    "maximum",
+    "minimum",
+    "mul",
+    "ne",
+    "neg",
+    "not_",
+    "or_",
+    "param",
+    "power",
+    "shl",
+    "shr",
+    "sub",
+    "unary",
+    "where",
+    "xor",
+]
+
+
+def add(a: Node, b: Node) -> Node:
+    """a + b."""
+    a, b = common(a, b, least=Type.I32)
+    if is_number(a, 0):
+        return b
+    if is_number(b, 0):
+        return a
+    if b.is_const and b.value < 0:
+        return sub(a, const(-b.value, b.type))
+    return folded("add", a.type, lambda x, y: x + y, a, b)
+
+
+def sub(a: Node, b: Node) -> Node:
+    """a - b."""
+    a, b = common(a, b, least=Type.I32)
+    if is_number(b, 0):
+        return a
+    if a is b and a.type == Type.I32:
+        return const(0)
+    if b.is_const and b.value < 0 and b.value != -(2**31):
+        return add(a, const(-b.value, b.type))
+    if is_number(a, 0) and a.type == Type.I32:
+        return neg(b)
+    return folded("sub", a.type, lambda x, y: x - y, a, b)
+
+
+def mul(a: Node, b: Node) -> Node:
+    """a * b."""
+    a, b = common(a, b, least=Type.I32)
+    if is_number(a, 1):
+        return b
+    if is_number(b, 1):
+        return a
+    if a.type == Type.I32 and (is_number(a, 0) or is_number(b, 0)):
+        return const(0)
+    return folded("mul", a.type, lambda x, y: x * y, a, b)
+
+
+def div(a: Node, b: Node) -> Node:
+    """a / b in f32."""
+    a, b = common(a, b, least=Type.F32)
+    if is_number(b, 1):
+        return a
+    return folded("div", Type.F32, lambda x, y: x / y, a, b)
+
+
+def floor_div(a: Node, b: Node) -> Node:
+    """a // b, rounded down as in Python."""
+    a, b = common(a, b, least=Type.I32)
+    if is_number(b, 0):
+        raise ExpressionError("division by zero")
+    if a.type == Type.F32:
+        return floor(div(a, b))
+    if is_number(b, 1):
+        return a
+    return folded("floor_div", Type.I32, lambda x, y: x // y, a, b)
+
+
+def floor_mod(a: Node, b: Node) -> Node:
+    """a % b, with the sign of b as in Python."""
+    a, b = common(a, b, least=Type.I32)
+    if is_number(b, 0):
+        raise ExpressionError("modulo by zero")
+    if a.type == Type.F32:
+        return sub(a, mul(floor(div(a, b)), b))
+    if is_number(b, 1):
+        return const(0)
+    return folded("floor_mod", Type.I32, lambda x, y: x % y, a, b)
+
+
+def neg(a: Node) -> Node:
+    """-a."""
+    (a,) = common(a, least=Type.I32)
+    if a.op == "neg":
+        return a.args[0]
+    return folded("neg", a.type, lambda x: -x, a)
+
+
+def absolute(a: Node) -> Node:
+    """|a|."""
+    (a,) = common(a, least=Type.I32)
+    return a if a.op == "abs" else folded("abs", a.type, abs, a)
+
+
+def minimum(a: Node, b: Node) -> Node:
+    """The smaller of two; a NaN loses."""
+    a, b = common(a, b, least=Type.I32)
+    return a if a is b else folded("min", a.type, min, a, b)
+
+
+def maximum(a: Node, b: Node) -> Node:
+    """The larger of two; a NaN loses."""
+    a, b = common(a, b, least=Type.I32)
+    return a if a is b else folded("max", a.type, max, a, b)
+
+
+def _sigmoid(x: float) -> float:
+    return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
+
+
+UNARY: dict[str, Callable[[float], float]] = {
+    "exp": math.exp,
+    "exp2": lambda x: 2.0**x,
+    "log": lambda x: math.log(x) if x else -math.inf,
+    "log2": lambda x: math.log2(x) if x else -math.inf,
+    "tanh": math.tanh,
+    "sigmoid": _sigmoid,
+    "sqrt": math.sqrt,
+    "rsqrt": lambda x: 1 / math.sqrt(x),
+    "floor": lambda x: float(math.floor(x)) if math.isfinite(x) else x,
+}
+"""Functions of one float."""
+
+
+def unary(op: str, a: Node) -> Node:
+    """Return one of `UNARY`."""
+    return folded(op, Type.F32, UNARY[op], cast(a, Type.F32))
+
+
+def floor(a: Node) -> Node:
+    """The largest whole number that is not above; an int stays."""
+    return a if a.type != Type.F32 or a.op == "floor" else unary("floor", a)
+
+
+def ceil(a: Node) -> Node:
+    """The smallest whole number that is not below; an int stays."""
+    return a if a.type != Type.F32 else neg(floor(neg(a)))
+
+
+def power(a: Node, b: Node) -> Node:
+    """a ** b: products for small whole exponents, else exp2(b * log2(a))."""
+    if b.is_const and float(b.value).is_integer() and abs(b.value) <= 8:
+        count = int(abs(b.value))
+        product: Node = reduce(mul, [a] * count, const(1, a.type))
+        return product if b.value >= 0 else div(const(1.0), product)
+    if is_number(b, 0.5):
+        return unary("sqrt", a)
+    if is_number(b, -0.5):
+        return unary("rsqrt", a)
+    return unary("exp2", mul(cast(b, Type.F32), unary("log2", a)))

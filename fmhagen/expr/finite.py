@@ -1,0 +1,34 @@
+"""Whether a score function can hide a key: give -inf, or NaN, for a finite score."""
+
+from __future__ import annotations
+
+import math
+
+from fmhagen.expr.nodes import Node, Type, walk
+
+_FINITE = frozenset(
+    ("leaf", "param", "add", "sub", "mul", "neg", "abs", "min", "max", "where", "tanh", "sigmoid",
+     "floor", "cast")
+)  # fmt: skip
+
+
+def may_hide(score: Node | None) -> bool:
+    """Return whether a score function may give what is not finite.
+
+    Sums and products of finite numbers count as finite: a score near the end of fp32 is no score.
+    Scalars are checked by the host. A tensor is finite only if it is declared to be.
+    """
+    if score is None:
+        return False
+    return any(node.type == Type.F32 and not _is_finite(node) for node in walk(score))
+
+
+def _is_finite(node: Node) -> bool:
+    if node.op == "const":
+        return math.isfinite(node.value)
+    if node.op == "load":
+        return bool(node.value.finite)
+    if node.op == "div":
+        divisor = node.args[1]
+        return divisor.is_const and divisor.value != 0
+    return node.op in _FINITE

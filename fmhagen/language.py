@@ -1,0 +1,98 @@
+"""Language: what templates get of a mask and a score function; see `fmhagen.lowering.language`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fmhagen.expr.bands import Bounds
+from fmhagen.expr.cxx import CxxFunction
+from fmhagen.expr.nodes import Parameter, Type
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """A parameter as a kernel reads it.
+
+    Attributes:
+        parameter: its declaration.
+        axes: for each axis what indexes it: leaves ("b", "h", "q_idx", "kv_idx"), numbers, and
+            "computed". A kernel does not check leaves and numbers: the size of an axis must be
+            above each of them, or its stride 0. What is computed is clamped to the size.
+    """
+
+    parameter: Parameter
+    axes: tuple[tuple[str, ...], ...]
+
+    @property
+    def fields(self) -> tuple[tuple[str, str, str], ...]:
+        """(ctype, name, comment) of its fields in the parameter block."""
+        parameter = self.parameter
+        name = f"arg_{parameter.name}"
+        if not parameter.ndim:
+            ctype = "f32" if parameter.type == Type.F32 else "i32"
+            return ((ctype, name, "of the mask or score function"),)
+        indices = ",".join("|".join(axis) for axis in self.axes)
+        fields = [("const void*", name, f"{parameter.dtype} [{indices}]")]
+        for axis, kinds in enumerate(self.axes):
+            fields.append(("i64", f"{name}_stride_{axis}", "elements"))
+            if "computed" in kinds:
+                fields.append(("i32", f"{name}_size_{axis}", "elements of that axis"))
+        return tuple(fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CxxBand:
+    """The functions of one band: the first key that a row sees, and one past the last."""
+
+    first: CxxFunction
+    end: CxxFunction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Language:
+    """What templates get of a mask and a score function.
+
+    Attributes:
+        score: the score function, or None if scores stay.
+        mask: the whole mask but the end of the keys, or None if everything is visible.
+        bands: at least one; that of no mask is [0, seqlen_k).
+        rest: class of a tile by what the bands do not say (0 hidden, 1 partly, 2 fully visible),
+            or None if they say all.
+        exact: the mask is the range of keys of one band.
+        right_only: exact, and that range begins with the first key.
+        may_hide: the score function may give -inf or NaN for a finite score.
+        arguments: what mask and score function read at run time, by name.
+        bounds: the bands and the rest as expressions.
+    """
+
+    score: CxxFunction | None
+    mask: CxxFunction | None
+    bands: tuple[CxxBand, ...]
+    rest: CxxFunction | None
+    exact: bool
+    right_only: bool
+    may_hide: bool
+    arguments: tuple[Argument, ...]
+    bounds: Bounds
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """What mask and score function read at run time, by name."""
+        return tuple(argument.parameter for argument in self.arguments)
+
+    @property
+    def fields(self) -> tuple[tuple[str, str, str], ...]:
+        """The fields of the parameter block that the functions read; see `plan.pack_params`."""
+        return tuple(field for argument in self.arguments for field in argument.fields)
+
+    @property
+    def functions(self) -> tuple[CxxFunction, ...]:
+        """Every function, in the order in which they are printed."""
+        bands = (part for band in self.bands for part in (band.first, band.end))
+        found = (self.score, self.mask, *bands, self.rest)
+        return tuple(item for item in found if item is not None)
+
+    @property
+    def text(self) -> str:
+        """Every function's definition, a blank line between two."""
+        return "\n\n".join(item.text for item in self.functions) + "\n"
