@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fmhagen.api import Kernel, choose_schedule, compile_kernel, emit, lower, reference
+    from fmhagen.dispatch import attention
     from fmhagen.errors import FmhagenError, TraceError
     from fmhagen.expr.functions import (
         abs,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AttentionSpec": "fmhagen.spec",
     "FmhagenError": "fmhagen.errors",
+    "attention": "fmhagen.dispatch",
     "Kernel": "fmhagen.api",
     "MaskMod": "fmhagen.expr.mods",
     "PageStorage": "fmhagen.paging",
@@ -97,6 +99,7 @@ __all__ = [
     "Target",
     "TraceError",
     "abs",
+    "attention",
     "ceil",
     "choose_schedule",
     "clip",

@@ -188,6 +188,10 @@ class Kernel:
             out: where O is written; None makes a new tensor, whose axes lie in memory as q's do.
             return_lse: also give LSE in fp32, natural logarithm: (B, H, Sq), packed (H, total).
             extras: what the spec asks for besides, each on the device of q:
+                params: what the mask and score functions read at run time, by name: tensors, which
+                    may have any strides and repeat along axes of one element, and numbers. What a
+                    function captured need not be given.
+                alibi_slopes: with spec.alibi, slopes of the heads, (H,) or (B, H).
                 sinks: with spec.sink, one logit a query head, (H,), fp32 or 16 bits.
                 cu_seqlens_q, cu_seqlens_k: with spec.varlen, where the sequences begin, and the
                     end, (B + 1,), int32 or int64.

@@ -8,6 +8,7 @@
     |-- TraceError             (ValueError)      a mask or score function that no kernel can compute
     |-- TemplateError          (RuntimeError)    a template failed; a defect of fmhagen
     |-- TensorError            (ValueError)      a tensor's shape, dtype, stride or device
+    |-- UnsupportedArgumentError (ValueError)    an argument of another library's function
     |-- PagingError            (ValueError)      an argument of the paged cache means nothing
     |-- OutOfPagesError        (RuntimeError)    the paged cache is full; nothing was changed
     |-- CompileError           (RuntimeError)    a compiler refused the source; carries the log
@@ -155,6 +156,10 @@ class TraceError(FmhagenError, ValueError):
 
 def _trace_error(message: str, path: str, line: int, suggestion: str | None) -> TraceError:
     return TraceError(message, path=path, line=line, suggestion=suggestion)
+
+
+class UnsupportedArgumentError(_FieldError):
+    """A front end does not support an argument of the function that it stands in for."""
 
 
 class TemplateError(FmhagenError, RuntimeError):

@@ -38,7 +38,11 @@ class ParamField:
             `{q,k,v,o}_stride_{b,h,m}` (elements; `_n` for the rows of k and v);
             `batch num_heads heads_per_group seqlen_q seqlen_k num_m_tiles num_tiles
             heads_per_section num_sections rounds_per_section lane_shift` (counts, see
-            `runtime/launch_values.py`); `causal_offset` (off of the causal mask); `scale_log2`.
+            `runtime/launch_values.py`); `causal_offset` (off of the causal mask); `scale_log2`, and
+            `scale` itself. Of packed sequences: `cu_seqlens_q cu_seqlens_k seqused_q seqused_k`
+            (addresses, the last two may be null), `total_q total_k` (rows of the tensors, at
+            least 1), `seqlen_q seqlen_k` (the most rows of a sequence), `num_tiles` (at most so
+            many). `sinks` (address).
         offset_bytes: place in the block.
         size_bytes: bytes taken.
         comment: shape or unit.

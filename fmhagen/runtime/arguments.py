@@ -1,26 +1,31 @@
 """Arguments: what a call gives besides q, k and v, by name.
 
-Which there are follows from the spec: logits of sinks, offsets of packed sequences. A tensor must
-lie on the device of q; its element type is the one that the kernel reads, or is converted to it
-where no value can change, or is refused by name. Nothing is reinterpreted.
+Which there are follows from the spec: parameters of its mask and score functions, logits of sinks,
+offsets of packed sequences. A tensor must lie on the device of q; its element type is the one that
+the kernel reads, or is converted to it where no value can change, or is refused by name. Nothing
+is reinterpreted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from fmhagen.errors import TensorError
 from fmhagen.records import closest
+from fmhagen.runtime.argument_values import fit_tensor, read_number, shown
 from fmhagen.runtime.launch_values import Value
-from fmhagen.runtime.tensors import TensorView, contiguous_strides, converted, is_tensor, view
+from fmhagen.runtime.parameters import parameter_slots
+from fmhagen.runtime.tensors import TensorView
 from fmhagen.spec import AttentionSpec
 
 
 class Extras(TypedDict, total=False):
     """Keyword arguments of a call besides scale, out and return_lse; see `fmhagen.api.Kernel`."""
 
+    params: Mapping[str, Any] | None
+    alibi_slopes: Any
     sinks: Any
     cu_seqlens_q: Any
     cu_seqlens_k: Any
@@ -33,7 +38,7 @@ class Extras(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
-    """One tensor that a kernel reads besides q, k and v.
+    """One tensor with a keyword of its own that a kernel reads besides q, k and v.
 
     Attributes:
         name: its keyword, and the parameter field of its address.
@@ -71,7 +76,11 @@ _PACKED = (
     _lengths("seqused_k", "B", required=False),
 )
 _NUMBERS = ("max_seqlen_q", "max_seqlen_k")
-_SUGGESTIONS = {"sinks": "a spec with sink=True takes them"} | {
+_SUGGESTIONS = {
+    "params": "a spec with a mask_mod or score_mod takes them",
+    "alibi_slopes": "a spec with alibi=True takes them",
+    "sinks": "a spec with sink=True takes them",
+} | {
     name: "a spec with varlen=True takes it"
     for name in (*(argument.name for argument in _PACKED), *_NUMBERS)
 }
@@ -82,11 +91,12 @@ class Given:
     """The arguments of one call, checked as far as q alone allows.
 
     Attributes:
-        tensors: by name, those that were given.
+        tensors: by parameter field, those that were given.
         numbers: by name, those that were given.
         validate: whether offsets are read; None means where that costs no synchronisation.
-        addresses: of the arguments, in the order of `Arguments.fields`; 0 for what is absent.
+        addresses: addresses and numbers in the order of `Arguments.fields`; 0 for what is absent.
         values: of the parameter fields that follow from the tensors' layouts.
+        is_converted: a tensor is a copy that was made for this call.
     """
 
     tensors: dict[str, TensorView]
@@ -94,6 +104,7 @@ class Given:
     validate: bool | None
     addresses: tuple[int | float, ...]
     values: dict[str, Value]
+    is_converted: bool
 
 
 class Arguments:
@@ -101,13 +112,27 @@ class Arguments:
 
     def __init__(self, spec: AttentionSpec) -> None:
         """Decide which there are."""
-        self._arguments = (*((_SINKS,) if spec.sink else ()), *(_PACKED if spec.varlen else ()))
+        self._slots = parameter_slots(spec)
+        self._own = (*((_SINKS,) if spec.sink else ()), *(_PACKED if spec.varlen else ()))
         self._numbers = _NUMBERS if spec.varlen else ()
+        self._in_params = frozenset(slot.name for slot in self._slots if not slot.keyword)
+        words = [slot.keyword for slot in self._slots if slot.keyword]
         self._known = frozenset(
-            (*(argument.name for argument in self._arguments), *self._numbers, "validate")
+            (
+                *(argument.name for argument in self._own),
+                *words,
+                *self._numbers,
+                *(("params",) if self._in_params else ()),
+                "validate",
+            )
         )
-        self.fields: tuple[str, ...] = tuple(argument.name for argument in self._arguments)
-        """Parameter fields that hold the addresses, in order."""
+        self.fields: tuple[str, ...] = (
+            *(slot.field for slot in self._slots),
+            *(argument.name for argument in self._own),
+        )
+        """Parameter fields that hold addresses and numbers, in order."""
+        self.is_needed_always = any(slot.default is not None for slot in self._slots)
+        """Whether a call without arguments still has some: what the functions captured."""
 
     def read(self, extras: Extras) -> tuple[tuple[Any, ...], tuple[int | float, ...], bool]:
         """Return the key of a call's layout, its addresses, and whether one needs a gradient.
@@ -118,21 +143,32 @@ class Arguments:
             AttributeError, TypeError: an argument is no torch tensor.
         """
         key: list[Any] = list(extras)
-        addresses = []
-        differentiable = False
-        for name in self.fields:
-            tensor: Any = extras.get(name)
+        addresses: list[int | float] = []
+        tensors: list[Any] = []
+        if self._slots:
+            params = extras.get("params") or {}
+            key += params
+            for slot in self._slots:
+                value = slot.value_of(extras, params)
+                if slot.is_number:
+                    key.append(type(value))
+                    addresses.append(slot.quick_number(value))
+                else:
+                    tensors.append(value)
+        tensors += (extras.get(argument.name) for argument in self._own)
+        found, gradients = [], False
+        for tensor in tensors:
             if tensor is None:
                 key.append(None)
-                addresses.append(0)
+                found.append(0)
             else:
                 key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device())
-                addresses.append(tensor.data_ptr())
-                differentiable = differentiable or tensor.requires_grad
+                found.append(tensor.data_ptr())
+                gradients = gradients or tensor.requires_grad
         key += (extras.get(name) for name in self._numbers)
         if extras.get("validate"):
             raise TypeError("offsets are to be read")
-        return tuple(key), tuple(addresses), differentiable
+        return tuple(key), (*addresses, *found), gradients
 
     def check(self, extras: Extras, q: TensorView) -> Given:
         """Refuse what is unknown, missing, of a wrong type or on another device; convert the rest.
@@ -141,28 +177,42 @@ class Arguments:
             TensorError: names the argument, its value, the limit and what to do.
         """
         given: dict[str, Any] = {name: item for name, item in extras.items() if item is not None}
-        for name in given:
-            if name not in self._known:
-                hint = _SUGGESTIONS.get(name) or closest(name, tuple(sorted(self._known)))
-                limit = "this kernel takes no such argument"
-                raise TensorError(name, _short(given[name]), limit, hint)
-        tensors = {}
-        for argument in self._arguments:
+        self._refuse_unknown(given)
+        params = given.get("params", {})
+        tensors: dict[str, TensorView] = {}
+        scalars: dict[str, int | float] = {}
+        sources: dict[str, Any] = {}
+        values: dict[str, Value] = {}
+        for slot in self._slots:
+            value = sources[slot.field] = slot.value_of(extras, params)
+            if slot.is_number:
+                scalars[slot.field] = slot.fit_number(value)
+            else:
+                tensors[slot.field] = slot.fit_tensor(value, q)
+                values |= slot.layout_values(tensors[slot.field])
+        for argument in self._own:
             if argument.name in given:
-                tensors[argument.name] = _fit(argument, given[argument.name], q)
+                value = sources[argument.name] = given[argument.name]
+                tensors[argument.name] = _fit(argument, value, q)
             elif argument.required:
                 limit = f"must be given: {argument.dtype} of shape ({argument.words})"
                 raise TensorError(argument.name, None, limit)
         return Given(
             tensors=tensors,
             numbers={
-                name: _whole_number(name, given[name]) for name in self._numbers if name in given
+                name: read_number(name, given[name]) for name in self._numbers if name in given
             },
             validate=given.get("validate"),
             addresses=tuple(
-                tensors[name].address if name in tensors else 0 for name in self.fields
+                scalars[field]
+                if field in scalars
+                else tensors[field].address
+                if field in tensors
+                else 0
+                for field in self.fields
             ),
-            values={},
+            values=values,
+            is_converted=any(tensors[field].tensor is not sources[field] for field in tensors),
         )
 
     def check_sizes(self, given: Given, sizes: dict[str, int]) -> None:
@@ -170,70 +220,40 @@ class Arguments:
 
         Args:
             given: the arguments.
-            sizes: what the words in `Argument.sizes` mean in this call.
+            sizes: what the words of shapes mean in this call: B, "B + 1", H, Sq, Sk.
 
         Raises:
             TensorError: names the argument, its shape and the right one.
         """
-        for argument in self._arguments:
+        for slot in self._slots:
+            if not slot.is_number:
+                slot.check_sizes(given.tensors[slot.field], sizes)
+        for argument in self._own:
             tensor = given.tensors.get(argument.name)
             shape = tuple(sizes[word] for word in argument.sizes)
             if tensor is not None and tensor.shape != shape:
                 limit = f"must have the shape ({argument.words}) = {shape}"
                 raise TensorError(argument.name, tensor.shape, limit)
 
-    def __iter__(self) -> Iterator[Argument]:
-        """Yield the tensors among the arguments, in order."""
-        return iter(self._arguments)
+    def _refuse_unknown(self, given: dict[str, Any]) -> None:
+        for name in given:
+            if name not in self._known:
+                hint = _SUGGESTIONS.get(name) or closest(name, tuple(sorted(self._known)))
+                limit = "this kernel takes no such argument"
+                raise TensorError(name, shown(given[name]), limit, hint)
+        params = given.get("params", {})
+        if not isinstance(params, Mapping):
+            raise TensorError("params", shown(params), "must be a dict by parameter name")
+        for name, value in params.items():
+            if name not in self._in_params:
+                hint = closest(str(name), tuple(sorted(self._in_params)))
+                limit = "the mask and score functions read no such parameter"
+                raise TensorError(f"params[{name!r}]", shown(value), limit, hint)
 
 
 def _fit(argument: Argument, value: Any, q: TensorView) -> TensorView:
-    """Return a tensor as the kernel reads it: its element type, dense, on the device of q."""
-    if not is_tensor(value):
-        limit = f"must be a tensor of {argument.dtype}"
-        raise TensorError(argument.name, _short(value), limit, "pass it in the memory of q")
-    tensor = view(argument.name, value)
-    if tensor.place != q.place:
-        limit = f"must lie on the device of q, {q.place}"
-        raise TensorError(argument.name, tensor.place, limit, "move it")
-    if tensor.dtype not in (argument.dtype, *argument.converts):
-        types = " or ".join((argument.dtype, *argument.converts))
-        raise TensorError(argument.name, tensor.dtype, f"must have the element type {types}")
+    tensor = fit_tensor(argument.name, value, q, argument.dtype, argument.converts, dense=True)
     if len(tensor.shape) != len(argument.sizes):
         limit = f"must have the shape ({argument.words})"
         raise TensorError(argument.name, tensor.shape, limit)
-    dense = tensor.strides == contiguous_strides(tensor.shape)
-    # NOTE: a view into packed data may lie at any byte; kernels load whole elements.
-    aligned = tensor.address % tensor.element_bytes == 0
-    if tensor.dtype == argument.dtype and aligned and (dense or tensor.shape[0] < 2):
-        return tensor
-    return converted(tensor, argument.dtype)
-
-
-def _whole_number(name: str, value: Any) -> int:
-    """Return a length that is an int, or a tensor without dimensions in host memory.
-
-    Raises:
-        TensorError: it is neither, is negative, or lies on a device, where reading it would wait.
-    """
-    if is_tensor(value):
-        tensor = view(name, value)
-        if tensor.place != "host":
-            limit = "lies on a device; reading it would synchronise"
-            raise TensorError(name, tensor.place, limit, "pass an int")
-        if tensor.shape != ():
-            raise TensorError(name, tensor.shape, "must be one number", "pass an int")
-        value = value.item()
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise TensorError(name, _short(value), "must be a whole number", "pass an int")
-    number = int(value)
-    if not 0 <= number < 2**31:
-        raise TensorError(name, number, "must be from 0 to 2^31 - 1")
-    return number
-
-
-def _short(value: Any) -> object:
-    """Return a value that a message can show: a tensor's type instead of its elements."""
-    if value is None or isinstance(value, int | float | str):
-        return value
-    return type(value).__name__
+    return tensor

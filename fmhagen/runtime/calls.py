@@ -33,6 +33,7 @@ class Calls:
         self._spec = spec
         self._pick = pick
         self._arguments = Arguments(spec)
+        self._reads = self._arguments.is_needed_always
         self._prepared: dict[tuple[Any, ...], Prepared] = {}
 
     def __call__(
@@ -58,8 +59,8 @@ class Calls:
                 v.shape, v.stride(), v.dtype, v.get_device(),
             )
             # fmt: on
-            if extras:
-                named, more, gradients = self._arguments.read(extras)
+            if extras or self._reads:
+                named, more, gradients = self._arguments.read(extras or {})
                 key = (*key, named)
             if out is not None:
                 key = (*key, out.shape, out.stride(), out.dtype, out.get_device())
@@ -113,7 +114,14 @@ class Calls:
         spec = launcher.plan.spec
         problem = check_inputs(spec, *views, packing=_packing(spec, given))
         self._arguments.check_sizes(
-            given, {"H": problem.heads, "B": problem.batch, "B + 1": problem.batch + 1}
+            given,
+            {
+                "H": problem.heads,
+                "B": problem.batch,
+                "B + 1": problem.batch + 1,
+                "Sq": problem.seqlen_q,
+                "Sk": problem.seqlen_k,
+            },
         )
         is_complete = True
         if problem.is_packed and _reads_offsets(given, views[0]):
@@ -167,11 +175,11 @@ class Calls:
             return
         tensors = [t.tensor for t in inputs]
         key = tuple(x for t in tensors for x in (t.shape, t.stride(), t.dtype, t.get_device()))
-        if extras:
-            if any(extras.get(name) is not t.tensor for name, t in given.tensors.items()):
-                return  # converted for this call
+        if given.is_converted:
+            return
+        if extras or self._reads:
             try:
-                key = (*key, self._arguments.read(extras)[0])
+                key = (*key, self._arguments.read(extras or {})[0])
             except (AttributeError, TypeError):
                 return
         if out is not None:

@@ -155,6 +155,19 @@ def unfit_rows(plan: Plan, item: Operand) -> str | None:
     return f"{rows} of its rows, {item.stride_m} elements apart, span 4 GiB or more"
 
 
+def count_tiles(plan: Plan, problem: Problem) -> int:
+    """Return the tiles of a call; of packed sequences, whose lengths are not read, the most.
+
+    Each sequence has at most one tile that is not full.
+    """
+    tiles = plan.grid.tiles(
+        seqlen_q=max(1, problem.seqlen_q), heads=problem.heads, batch=problem.batch
+    )
+    if problem.total_q is None:
+        return tiles
+    return min(tiles, problem.heads * (problem.total_q // plan.grid.tile_m + problem.batch))
+
+
 def deal_tiles(plan: Plan, problem: Problem, blocks: int) -> Deal:
     """Return how tiles are dealt to the blocks, see the tile order in the emitted file.
 
@@ -225,7 +238,7 @@ def launch_values(
         TensorError: the call has more tiles than 31 bits count.
     """
     rows = max(1, problem.seqlen_q)
-    tiles = plan.grid.tiles(seqlen_q=rows, heads=problem.heads, batch=problem.batch)
+    tiles = count_tiles(plan, problem)
     if tiles > MAX_ROWS:
         limit = f"gives {tiles} tiles of {plan.grid.tile_m} rows; the limit is {MAX_ROWS}"
         raise TensorError("q", (problem.batch, problem.heads, problem.seqlen_q), limit, "split B")
@@ -250,6 +263,7 @@ def launch_values(
         "lane_shift": deal.lane_shift,
         "causal_offset": causal_offset(plan, problem),
         "scale_log2": scale_log2_of(plan.spec.scale_value),
+        "scale": plan.spec.scale_value,
         **dict.fromkeys(TENSORS, 0),
         **(more or {}),
     }

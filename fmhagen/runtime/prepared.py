@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fmhagen.runtime.base import Loaded, Memories
-from fmhagen.runtime.launch_values import TENSORS, Value, scale_log2_of
+from fmhagen.runtime.launch_values import LOG2_E, TENSORS, Value, scale_log2_of
 from fmhagen.runtime.outputs import Allocate
 
 MAX_MAPS = 256  # tensor maps kept for one tensor of one layout
@@ -41,7 +41,7 @@ class Prepared:
         "new_lse",
         "new_o",
         "scale_log2",
-        "scale_position",
+        "scales",
         "settle",
         "stream",
         "values",
@@ -72,7 +72,8 @@ class Prepared:
         framework records operations now.
         """
         self.values = [values[name] for name in names]
-        self.scale_position = names.index("scale_log2")
+        factors = {"scale_log2": 1.0, "scale": 1 / LOG2_E}
+        self.scales = tuple((names.index(n), x) for n, x in factors.items() if n in names)
         self.scale_log2 = scale_log2
         self.blocks = blocks
         self.bind = loaded.bind
@@ -132,5 +133,6 @@ class Prepared:
         for position, which, maps in self.fills:
             address = addresses[which]
             values[position] = address if maps is None else maps[int(address)]
-        values[self.scale_position] = scale_log2
+        for position, factor in self.scales:
+            values[position] = scale_log2 * factor
         return values

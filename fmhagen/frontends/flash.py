@@ -1,0 +1,177 @@
+"""FlashAttention's functions: the same parameters with the same meaning.
+
+Two results differ on purpose: LSE of a row that sees no key is -inf, so that it merges as nothing,
+and the third result of `return_attn_probs=True`, the dropout mask, is always None.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fmhagen.dispatch import attention
+from fmhagen.frontends.refusal import refuse_others
+
+# FlashAttention adds -slope * |distance| to the scores, also right of the diagonal.
+_ALIBI_BOTH_SIDES = (
+    "slopes: f32[2, finite]; distance = kv_idx - q_idx - (seqlen_k - seqlen_q);"
+    " score - slopes[b, h] * f32(abs(distance))"
+)
+_NEUTRAL: dict[str, Any] = {
+    "qv": None,
+    "q_descale": None,
+    "k_descale": None,
+    "v_descale": None,
+    "attention_chunk": 0,
+    "num_splits": 1,
+    "pack_gqa": None,
+    "sm_margin": 0,
+    "block_table": None,
+}
+
+
+def flash_attn_func(
+    q: Any,
+    k: Any,
+    v: Any,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int | None, int | None] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    *,
+    learnable_sink: Any = None,
+    **others: Any,
+) -> Any:
+    """Compute attention as FlashAttention's function of this name does.
+
+    Args:
+        q: (B, Sq, H, d).
+        k: (B, Sk, Hk, d).
+        v: (B, Sk, Hk, dv).
+        dropout_p: must be 0.
+        softmax_scale: None means 1 / sqrt(d).
+        causal: hide keys right of the diagonal, which ends bottom-right.
+        window_size: keys left and right of the diagonal; -1 means unlimited.
+        softcap: cap of the scaled scores; 0 means none.
+        alibi_slopes: (H,) or (B, H): subtracts slope * |distance from the diagonal|.
+        deterministic: has no effect; the forward pass always is.
+        return_attn_probs: also give LSE (B, H, Sq) and None.
+        learnable_sink: (H,): a logit in the denominator.
+        others: further parameters of FlashAttention, each refused unless it asks for nothing.
+
+    Returns:
+        O, or (O, LSE, None).
+
+    Raises:
+        UnsupportedArgumentError: dropout, or another argument that fmhagen does not support.
+        TensorError: a tensor does not fit.
+    """
+    refuse_others("flash_attn_func", {"dropout_p": dropout_p, **others}, _neutral())
+    found = attention(
+        *(q, k, v),
+        scale=softmax_scale,
+        sinks=learnable_sink,
+        return_lse=return_attn_probs,
+        **_options(causal, window_size, softcap, alibi_slopes),
+    )
+    return (*found, None) if return_attn_probs else found
+
+
+def flash_attn_varlen_func(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    max_seqlen_q: Any,
+    max_seqlen_k: Any,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int | None, int | None] = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Any = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: Any = None,
+    *,
+    seqused_q: Any = None,
+    seqused_k: Any = None,
+    learnable_sink: Any = None,
+    **others: Any,
+) -> Any:
+    """Compute attention of packed sequences as FlashAttention's function of this name does.
+
+    Args:
+        q: (total_q, H, d).
+        k: (total_k, Hk, d).
+        v: (total_k, Hk, dv).
+        cu_seqlens_q: (B + 1,): where sequences begin, and the end.
+        cu_seqlens_k: the same for keys.
+        max_seqlen_q: the most query rows of a sequence.
+        max_seqlen_k: the most keys of a sequence.
+        dropout_p: must be 0.
+        softmax_scale: None means 1 / sqrt(d).
+        causal: hide keys right of the diagonal, which ends bottom-right.
+        window_size: keys left and right of the diagonal; -1 means unlimited.
+        softcap: cap of the scaled scores; 0 means none.
+        alibi_slopes: (H,) or (B, H): subtracts slope * |distance from the diagonal|.
+        deterministic: has no effect; the forward pass always is.
+        return_attn_probs: also give LSE (H, total_q) and None.
+        block_table: must be None.
+        seqused_q: (B,): query rows of each sequence that count.
+        seqused_k: (B,): keys of each sequence that count.
+        learnable_sink: (H,): a logit in the denominator.
+        others: further parameters of FlashAttention, each refused unless it asks for nothing.
+
+    Returns:
+        O, or (O, LSE, None).
+
+    Raises:
+        UnsupportedArgumentError: dropout, pages, or another argument that is not supported.
+        TensorError: a tensor does not fit.
+    """
+    others = {"dropout_p": dropout_p, "block_table": block_table, **others}
+    refuse_others("flash_attn_varlen_func", others, _neutral())
+    found = attention(
+        *(q, k, v),
+        cu_seqlens_q=cu_seqlens_q,
+        cu_seqlens_k=cu_seqlens_k,
+        max_seqlen_q=max_seqlen_q,
+        max_seqlen_k=max_seqlen_k,
+        seqused_q=seqused_q,
+        seqused_k=seqused_k,
+        scale=softmax_scale,
+        sinks=learnable_sink,
+        return_lse=return_attn_probs,
+        **_options(causal, window_size, softcap, alibi_slopes),
+    )
+    return (*found, None) if return_attn_probs else found
+
+
+def _neutral() -> dict[str, Any]:
+    return {"dropout_p": 0.0, **_NEUTRAL}
+
+
+def _options(
+    causal: bool,
+    window_size: tuple[int | None, int | None],
+    softcap: float,
+    alibi_slopes: Any,
+) -> dict[str, Any]:
+    left, right = window_size
+    options: dict[str, Any] = {
+        "causal": causal,
+        "window": (left, None if causal else right),  # a causal mask ends at the diagonal
+        "soft_cap": softcap or None,
+    }
+    if alibi_slopes is not None and causal:
+        options["alibi_slopes"] = alibi_slopes  # no key right of the diagonal is visible
+    elif alibi_slopes is not None:
+        options["score_mod"] = _ALIBI_BOTH_SIDES
+        slopes = alibi_slopes[None] if len(alibi_slopes.shape) == 1 else alibi_slopes
+        options["params"] = {"slopes": slopes}
+    return options
