@@ -53,6 +53,8 @@ class Language:
     """What templates get of a mask and a score function.
 
     Attributes:
+        place: the struct Place and the function that fills it, place_of: what mask and score
+            function read from memory for all of a tile of work is read once.
         score: the score function, or None if scores stay.
         mask: the whole mask but the end of the keys, or None if everything is visible.
         bands: at least one; that of no mask is [0, seqlen_k).
@@ -61,10 +63,12 @@ class Language:
         exact: the mask is the range of keys of one band.
         right_only: exact, and that range begins with the first key.
         may_hide: the score function may give -inf or NaN for a finite score.
+        score_ops: (operation, count) of one score: what the score function does for each.
         arguments: what mask and score function read at run time, by name.
         bounds: the bands and the rest as expressions.
     """
 
+    place: str
     score: CxxFunction | None
     mask: CxxFunction | None
     bands: tuple[CxxBand, ...]
@@ -72,6 +76,7 @@ class Language:
     exact: bool
     right_only: bool
     may_hide: bool
+    score_ops: tuple[tuple[str, int], ...]
     arguments: tuple[Argument, ...]
     bounds: Bounds
 
@@ -94,5 +99,5 @@ class Language:
 
     @property
     def text(self) -> str:
-        """Every function's definition, a blank line between two."""
-        return "\n\n".join(item.text for item in self.functions) + "\n"
+        """Every definition, a blank line between two."""
+        return "\n\n".join((self.place, *(item.text for item in self.functions))) + "\n"

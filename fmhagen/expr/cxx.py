@@ -10,6 +10,7 @@ import math
 import textwrap
 from dataclasses import dataclass
 
+from fmhagen.expr.basics import leaf
 from fmhagen.expr.naming import names_of, shared
 from fmhagen.expr.nodes import Node, Parameter, Type, walk
 from fmhagen.expr.ranges import range_of
@@ -42,6 +43,7 @@ _F32_CALLS = {
 }
 _PRIMARY, _UNARY, _MUL, _TERNARY = 16, 15, 13, 2
 _PLACE = ("b", "h", "seqlen_q", "seqlen_k")
+TILE = ("m_first", "m_last", "n_first", "n_last")
 LOG2_E, LN_2 = math.log2(math.e), math.log(2.0)
 Text = tuple[str, int]
 """An expression's text and how tightly its outermost operator binds."""
@@ -64,8 +66,64 @@ class CxxFunction:
     uses_place: bool
 
 
+_PLACE_HEAD = """\
+// Where a tile of work lies: batch and query head, the lengths of its sequence{more}.
+struct Place {{
+  i32 b;
+  i32 h;
+  i32 seqlen_q;
+  i32 seqlen_k;
+{fields}}};"""
+_PLACE_OF = """\
+// The place of a tile of work.
+FMHAGEN_DEVICE Place place_of(const Params&{params}, i32 b, i32 h, i32 seqlen_q, i32 seqlen_k) {{
+  Place place = {{}};
+  place.b = b;
+  place.h = h;
+  place.seqlen_q = seqlen_q;
+  place.seqlen_k = seqlen_k;
+{fields}  return place;
+}}"""
+
+
+def is_of_place(node: Node) -> bool:
+    """Return whether an expression reads memory and is the same in all of a tile of work."""
+    return node.op == "load" and not node.reads("q_idx", "kv_idx", "score", *TILE)
+
+
+def place_names(*roots: Node) -> dict[Node, str]:
+    """Return the members of Place that hold what some expressions read once a tile of work."""
+    nodes = tuple(node for node in walk(*roots) if is_of_place(node))
+    return {node: f"place.{name}" for node, name in names_of(nodes, _PLACE).items()}
+
+
+def place_text(members: dict[Node, str]) -> str:
+    """Print the struct of a place and the function that fills it."""
+    fields, lines = [], []
+    done = {leaf(name): name for name in _PLACE}  # the function's arguments
+    for node, name in members.items():
+        fields.append(f"  {node.type} {name.removeprefix('place.')};\n")
+        lines += _wrapped(f"  {name} = {_text(node, done)[0]};", " " * 6)
+        done[node] = name
+    more = ", and what is read for it" if members else ""
+    return "\n\n".join(
+        (
+            _PLACE_HEAD.format(fields="".join(fields), more=more),
+            _PLACE_OF.format(
+                params=" params" if members else "",
+                fields="".join(line + "\n" for line in lines),
+            ),
+        )
+    )
+
+
 def function(
-    name: str, summary: str, result: str, arguments: tuple[str, ...], root: Node
+    name: str,
+    summary: str,
+    result: str,
+    arguments: tuple[str, ...],
+    root: Node,
+    members: dict[Node, str],
 ) -> CxxFunction:
     """Print an expression as a function of (params, place, arguments).
 
@@ -75,9 +133,11 @@ def function(
         result: its C type.
         arguments: leaves that are arguments, in order; those that it does not read have no name.
         root: the expression.
+        members: what is read from the place, by `place_names`.
     """
-    uses_params = any(node.op in ("param", "load") for node in walk(root))
-    uses_place = root.reads(*_PLACE)
+    needed = _needed(root, members)
+    uses_params = any(node.op in ("param", "load") for node in needed - members.keys())
+    uses_place = any(node in members or node.value in _PLACE for node in needed)
     given = [
         "const Params&" + (" params" if uses_params else ""),
         "const Place&" + (" place" if uses_place else ""),
@@ -92,9 +152,13 @@ def function(
     lines = [f"// {summary}", *(line.replace(_JOINT, " ") for line in wrapped)]
     # NOTE: a load is a local even if it is used once, so that && and ?: never stand before it:
     # an unconditional load can be moved out of a loop and shared.
-    nodes = shared(root, always=lambda node: node.op == "load")
+    nodes = tuple(
+        node
+        for node in shared(root, always=lambda node: node.op == "load")
+        if node in needed and node not in members
+    )
     names = names_of(nodes, {*arguments, "params", "place", *_PLACE, "clamp"})
-    done: dict[Node, str] = {}
+    done = dict(members)
     for node in nodes:
         lines += _wrapped(f"  const {node.type} {names[node]} = {_text(node, done)[0]};", " " * 6)
         done[node] = names[node]
@@ -105,6 +169,18 @@ def function(
         uses_params=uses_params,
         uses_place=uses_place,
     )
+
+
+def _needed(root: Node, members: dict[Node, str]) -> set[Node]:
+    """Return what has to be printed for an expression: nothing below a member of the place."""
+    needed: set[Node] = set()
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if node not in needed:
+            needed.add(node)
+            stack.extend(() if node in members else node.args)
+    return needed
 
 
 def _wrapped(line: str, indent: str) -> list[str]:

@@ -1,5 +1,6 @@
 """Lowering of the mask and the score function: a spec -> C++ functions that templates call.
 
+    Place place_of(params, b, h, seqlen_q, seqlen_k)           with what is read for a tile of work
     f32  score_mod(params, place, score, q_idx, kv_idx)        natural units, after the scale
     bool mask_mod(params, place, q_idx, kv_idx)                the mask but the end of the keys
     i32  first_key_J(params, place, q_idx)                     band J = 0..: row q_idx sees at most
@@ -11,8 +12,11 @@ The bounds of a band never fall as q_idx grows, and are not clamped to [0, seqle
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import dataclass
+
 from fmhagen.expr.bands import bounds_of
-from fmhagen.expr.cxx import CxxFunction, function, is_clamped
+from fmhagen.expr.cxx import TILE, CxxFunction, function, is_clamped, place_names, place_text
 from fmhagen.expr.finite import may_hide
 from fmhagen.expr.nodes import Node, walk
 from fmhagen.expr.tiles import tile_class
@@ -28,45 +32,61 @@ def lower_language(spec: AttentionSpec) -> Language:
         InvalidSpecError: two parameters that differ share one name.
     """
     mask, score = mask_of(spec), score_of(spec)
+    roots = tuple(node for node in (mask, score) if node is not None)
     bounds = bounds_of(mask)
+    printer = _Printer(place_names(*roots))
     return Language(
-        score=None if score is None else _score(score),
-        mask=None if mask is None else _mask(mask),
+        place=place_text(printer.members),
+        score=None if score is None else printer.score(score),
+        mask=None if mask is None else printer.mask(mask),
         bands=tuple(
             CxxBand(
-                first=_bound(f"first_key_{j}", "First key", band.first, j),
-                end=_bound(f"end_key_{j}", "One past the last key", band.end, j),
+                first=printer.bound(f"first_key_{j}", "First key", band.first, j),
+                end=printer.bound(f"end_key_{j}", "One past the last key", band.end, j),
             )
             for j, band in enumerate(bounds.bands)
         ),
-        rest=None if bounds.rest is None else _rest(bounds.rest),
+        rest=None if bounds.rest is None else printer.rest(bounds.rest),
         exact=bounds.exact,
         right_only=bounds.right_only,
         may_hide=may_hide(score),
-        arguments=_arguments(spec, tuple(node for node in (mask, score) if node is not None)),
+        score_ops=() if score is None else operations(score),
+        arguments=_arguments(spec, roots),
         bounds=bounds,
     )
 
 
-def _score(score: Node) -> CxxFunction:
-    summary = "What becomes of a scaled score."
-    return function("score_mod", summary, "f32", ("score", "q_idx", "kv_idx"), score)
+@dataclass(frozen=True, slots=True)
+class _Printer:
+    """Prints functions that read some values from the place."""
+
+    members: dict[Node, str]
+
+    def score(self, score: Node) -> CxxFunction:
+        summary = "What becomes of a scaled score."
+        leaves = ("score", "q_idx", "kv_idx")
+        return function("score_mod", summary, "f32", leaves, score, self.members)
+
+    def mask(self, mask: Node) -> CxxFunction:
+        summary = "Whether query q_idx sees key kv_idx, the end of the keys aside."
+        return function("mask_mod", summary, "bool", ("q_idx", "kv_idx"), mask, self.members)
+
+    def bound(self, name: str, what: str, bound: Node, band: int) -> CxxFunction:
+        summary = f"{what} of band {band} that query q_idx sees; never falls as q_idx grows."
+        return function(name, summary, "i32", ("q_idx",), bound, self.members)
+
+    def rest(self, rest: Node) -> CxxFunction:
+        summary = "Class of a tile by what bands do not say: 0 hidden, 1 partly, 2 fully visible."
+        return function("rest_of_tile", summary, "u32", TILE, tile_class(rest), self.members)
 
 
-def _mask(mask: Node) -> CxxFunction:
-    summary = "Whether query q_idx sees key kv_idx, the end of the keys aside."
-    return function("mask_mod", summary, "bool", ("q_idx", "kv_idx"), mask)
+def operations(score: Node) -> tuple[tuple[str, int], ...]:
+    """Return how often each operation is done for one score, by name; see `fmhagen.expr.build`.
 
-
-def _bound(name: str, what: str, bound: Node, band: int) -> CxxFunction:
-    summary = f"{what} of band {band} that query q_idx sees; never falls as q_idx grows."
-    return function(name, summary, "i32", ("q_idx",), bound)
-
-
-def _rest(rest: Node) -> CxxFunction:
-    summary = "Class of a tile by what the bands do not say: 0 hidden, 1 partly, 2 fully visible."
-    tile = ("m_first", "m_last", "n_first", "n_last")
-    return function("rest_of_tile", summary, "u32", tile, tile_class(rest))
+    What depends on neither score nor key is done once a row or a tile of work.
+    """
+    nodes = (node for node in walk(score) if node.reads("score", "kv_idx") and node.args)
+    return tuple(sorted(Counter(node.op for node in nodes).items()))
 
 
 def _arguments(spec: AttentionSpec, roots: tuple[Node, ...]) -> tuple[Argument, ...]:

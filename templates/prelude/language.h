@@ -1,13 +1,5 @@
 // What mask and score functions are written in, besides the isa layer: the same on every target.
 
-// Where a tile of work lies: batch and query head, and the lengths of its sequence.
-struct Place {
-  i32 b;
-  i32 h;
-  i32 seqlen_q;
-  i32 seqlen_k;
-};
-
 // The smaller of two numbers.
 FMHAGEN_DEVICE i32 minimum_i32(i32 a, i32 b) {
   return a < b ? a : b;
