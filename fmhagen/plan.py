@@ -164,6 +164,9 @@ class Plan:
         round_call: function that rounds two numbers of P; "" where the main loop has its own.
         uses_accumulation_registers: a lane has more registers than vector instructions reach.
         value_keys_are_four: a thread stages V in pieces of four keys, else of eight.
+        matrix: shape of the matrix instruction of a wave_pipelined loop, as in its name.
+        block_registers: of its accumulator, in each lane.
+        lane_has_two_rows: its accumulators are so narrow that two of them cover a wave's queries.
         snake: tiles are dealt to the blocks of a persistent grid forwards and backwards in turn.
     """
 
@@ -200,6 +203,9 @@ class Plan:
     round_call: str = ""
     uses_accumulation_registers: bool = False
     value_keys_are_four: bool = False
+    matrix: str = ""
+    block_registers: int = 0
+    lane_has_two_rows: bool = False
 
     @property
     def qk_shape(self) -> MatrixShape:

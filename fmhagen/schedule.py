@@ -37,6 +37,13 @@ class Store(StrEnum):
     DIRECT = "direct"
 
 
+class Matrix(StrEnum):
+    """Matrix instruction of the loops of free waves, by its shape."""
+
+    WIDE = "32x32x8"
+    NARROW = "16x16x16"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Schedule(Record):
     """How one attention kernel is tiled and ordered.
@@ -61,6 +68,8 @@ class Schedule(Record):
             O += P V of this one still runs.
         rescale: when O is rescaled to a new reference of the softmax.
         prefetch: operands that a wave_pipelined loop reads from shared memory ahead of their use.
+        matrix: matrix instruction of a wave_pipelined loop. Both compute at the same rate; narrow
+            ones (16x16x16) draw less power, and hide less vector work each.
         producer_registers: registers a thread of the producer warpgroup keeps; 0 where none is.
         consumer_registers: registers a thread of a consumer warpgroup gets; 0 where not dealt.
     """
@@ -78,6 +87,7 @@ class Schedule(Record):
     p_buffers: int = 1
     rescale: Rescale = Rescale.ON_GROWTH
     prefetch: int = 0
+    matrix: Matrix = Matrix.WIDE
     producer_registers: int = 0
     consumer_registers: int = 0
 

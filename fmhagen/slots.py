@@ -7,9 +7,53 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-MATRIX_CLK = 32  # one 32 x 32 x 8 matrix instruction
-ISSUE_CLK = 4  # of these, the vector port is taken by its issue
-SLOT_CLK = MATRIX_CLK - ISSUE_CLK
+ISSUE_CLK = 4  # of the vector port, which a matrix instruction's issue takes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixForm:
+    """A matrix instruction, and what its shape makes of a wave of 32 queries.
+
+    Attributes:
+        rows: of its accumulator, and columns.
+        depth: of its product.
+        clk: of the matrix core.
+    """
+
+    rows: int
+    depth: int
+    clk: int
+
+    @property
+    def name(self) -> str:
+        """The shape, as in the instruction's name."""
+        return f"{self.rows}x{self.rows}x{self.depth}"
+
+    @property
+    def lane_rows(self) -> int:
+        """Query rows of a lane; parts of 32 rows of K or of V^T, each an operand of its own."""
+        return 32 // self.rows
+
+    @property
+    def span(self) -> int:
+        """Keys or depths of which the lanes of a row hold eight each: one operand from LDS."""
+        return 2 * self.depth
+
+    @property
+    def uses(self) -> int:
+        """Matrix instructions that one fragment from LDS is an operand of."""
+        return 2 * self.lane_rows
+
+    @property
+    def slot_clk(self) -> int:
+        """Clocks of vector work that one matrix instruction hides."""
+        return self.clk - ISSUE_CLK
+
+
+FORMS = {
+    form.name: form
+    for form in (MatrixForm(rows=32, depth=8, clk=32), MatrixForm(rows=16, depth=16, clk=16))
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,12 +105,14 @@ class SlotTable:
         value_slots: slots of O = O + P V.
         fragments: registers of the ring, four 32-bit ones each.
         ahead: atoms before the first step: the reads that a step expects to be under way.
+        slot_clk: clocks of vector work that a slot's matrix instruction hides.
     """
 
     score_slots: tuple[Slot, ...]
     value_slots: tuple[Slot, ...]
     fragments: int
     ahead: tuple[Atom, ...]
+    slot_clk: int
 
     @property
     def slots(self) -> tuple[Slot, ...]:
@@ -76,4 +122,4 @@ class SlotTable:
     @property
     def overfull(self) -> tuple[int, ...]:
         """Slots whose vector work is longer than the matrix instruction hides."""
-        return tuple(i for i, slot in enumerate(self.slots) if slot.vector_clk > SLOT_CLK)
+        return tuple(i for i, slot in enumerate(self.slots) if slot.vector_clk > self.slot_clk)

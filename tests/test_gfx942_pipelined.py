@@ -1,5 +1,6 @@
 """The pipelined gfx942 kernels, run lane by lane: every head dim, rounding and kind of length."""
 
+import dataclasses
 import itertools
 
 import ml_dtypes
@@ -75,6 +76,31 @@ def test_waves_and_prefetch(consumers: int, prefetch: int) -> None:
     plan = pipelined(spec, consumers=consumers, tile_m=32 * consumers, prefetch=prefetch)
     sizes = Sizes(seqlen_q=150, seqlen_k=333)
     assert_right(emulate(plan, sizes), plan.schedule)
+
+
+NARROW_DIMS = ((64, 64), (96, 96), (128, 128), (192, 128), (80, 48), (16, 16), (48, 112))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize(("d", "dv"), NARROW_DIMS)
+def test_narrow_matrix_instructions(d: int, dv: int, dtype: str, causal: bool) -> None:
+    spec = AttentionSpec(dtype=dtype, head_dim=d, head_dim_v=dv, causal=causal)
+    schedule = default_schedule(spec, GFX942)
+    plan = lower(spec, dataclasses.replace(schedule, matrix="16x16x16"), GFX942)
+    assert "16x16x16" in plan.symbol
+    for seed, sizes in enumerate(AWKWARD):
+        assert_right(emulate(plan, sizes, seed=seed), (plan.symbol, sizes))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("magnitude", [0.01, 6.0])
+def test_references_of_two_rows_a_lane_move(magnitude: float, causal: bool) -> None:
+    plan = pipelined(AttentionSpec(head_dim=64, causal=causal), matrix="16x16x16")
+    for seed in range(SEEDS):
+        sizes = Sizes(heads=2, seqlen_q=100 + seed, seqlen_k=500 - 31 * seed)
+        outcome = emulate(plan, sizes, seed=seed, magnitude=magnitude, scale=0.5)
+        assert_right(outcome, plan.schedule)
 
 
 def test_waves_that_take_turns() -> None:
@@ -181,3 +207,13 @@ def test_what_is_refused() -> None:
     with pytest.raises(ScheduleError) as caught:
         pipelined(AttentionSpec(head_dim=256), consumers=8, tile_m=256)
     assert caught.value.field == "consumers"
+    deep = default_schedule(AttentionSpec(head_dim=256), GFX942)
+    straight = Schedule(main_loop="wave_interleaved", tile_m=128, tile_n=64, consumers=4)
+    for schedule in (deep, straight):
+        with pytest.raises(ScheduleError) as caught:
+            lower(
+                AttentionSpec(head_dim=256),
+                dataclasses.replace(schedule, matrix="16x16x16"),
+                GFX942,
+            )
+        assert caught.value.field == "matrix"

@@ -144,8 +144,8 @@ FAULTS = (
     ),
     Fault(
         name="the row sum of half a row",
-        pattern=r"half \+ shuffle_xor\(half, 32\)",
-        new="half",
+        pattern=r"row_sum\(w\.row\[i\]\.sum\[0\] \+ w\.row\[i\]\.sum\[1\]\)",
+        new="w.row[i].sum[0] + w.row[i].sum[1]",
     ),
     Fault(
         name="one key too many in the mask",
@@ -154,8 +154,8 @@ FAULTS = (
     ),
     Fault(
         name="the mask of the unit before",
-        pattern=r"visible\.lane_keys - \(unit \+ 1\) \* UNIT",
-        new="visible.lane_keys - unit * UNIT",
+        pattern=r"hide_unit\(s_next, visible, \(unit \+ 1\) \* UNIT\)",
+        new="hide_unit(s_next, visible, unit * UNIT)",
     ),
     Fault(
         name="masked one unit late",

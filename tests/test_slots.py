@@ -11,12 +11,13 @@ from fmhagen.lowering.slot_check import check_slot_table
 from fmhagen.lowering.slot_draft import Shape
 from fmhagen.lowering.slots import make_slot_table, ring_turns
 from fmhagen.select import default_schedule
-from fmhagen.slots import SLOT_CLK, Atom, Slot, SlotTable
+from fmhagen.slots import FORMS, Atom, Slot, SlotTable
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import GFX942
 from fmhagen.timeline import timeline
 
 SQUARE = Shape(
+    form=FORMS["32x32x8"],
     unit=32,
     depth_steps=8,
     value_blocks=4,
@@ -26,20 +27,31 @@ SQUARE = Shape(
     round_clk=4,
     prefetch=7,
 )
+NARROW = dataclasses.replace(SQUARE, form=FORMS["16x16x16"], depth_steps=4)
 
 
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("unit", [32, 64])
 @pytest.mark.parametrize("prefetch", [2, 5, 7, 12])
 @pytest.mark.parametrize(
     ("steps", "blocks"), list(itertools.product((1, 3, 4, 8, 11, 16), (1, 2, 5, 8)))
 )
-def test_every_shape_has_a_table(unit: int, prefetch: int, steps: int, blocks: int) -> None:
+def test_every_shape_has_a_table(
+    form: str, unit: int, prefetch: int, steps: int, blocks: int
+) -> None:
     shape = dataclasses.replace(
-        SQUARE, unit=unit, depth_steps=steps, value_blocks=blocks, prefetch=prefetch
+        *(SQUARE,),
+        form=FORMS[form],
+        unit=unit,
+        depth_steps=steps,
+        value_blocks=blocks,
+        prefetch=prefetch,
     )
     table = make_slot_table(shape)  # checks itself
-    assert len(table.score_slots) == unit // 32 * steps * 2
-    assert len(table.value_slots) == unit // 16 * blocks * 2
+    # A wave has 32 queries: a narrow instruction multiplies half of them with half of the rows.
+    narrow = FORMS[form].lane_rows
+    assert len(table.score_slots) == unit // 32 * steps * 2 * narrow**2
+    assert len(table.value_slots) == unit // 16 * blocks * 2 * narrow
     assert table == make_slot_table(shape)
 
 
@@ -47,7 +59,7 @@ def test_the_square_table_is_even() -> None:
     table = make_slot_table(SQUARE)
     assert len(table.slots) == 32
     assert not table.overfull
-    assert max(slot.vector_clk for slot in table.slots) <= SLOT_CLK
+    assert max(slot.vector_clk for slot in table.slots) <= table.slot_clk == 28
     assert all(sum(atom.is_memory for atom in slot.atoms) <= 1 for slot in table.slots)
     assert len(table.ahead) == 7
     calls = [atom.call for slot in table.slots for atom in slot.atoms]

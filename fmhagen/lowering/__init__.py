@@ -7,10 +7,12 @@ from fmhagen.lowering.warp_specialised import lower_warp_specialised
 from fmhagen.lowering.wave_interleaved import lower_wave_interleaved
 from fmhagen.lowering.wave_pipelined import lower_wave_pipelined
 from fmhagen.plan import Plan
-from fmhagen.schedule import MainLoop, Schedule
+from fmhagen.schedule import MainLoop, Matrix, Schedule
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 from fmhagen.validate import check_support
+
+_WITH_MATRIX_FORMS = (MainLoop.WAVE_PIPELINED,)
 
 
 def lower(spec: AttentionSpec, schedule: Schedule, target: Target) -> Plan:
@@ -32,6 +34,9 @@ def lower(spec: AttentionSpec, schedule: Schedule, target: Target) -> Plan:
     if schedule.main_loop not in target.main_loops:
         limit = f"{target.name} has the main loops {', '.join(target.main_loops)}"
         raise ScheduleError("main_loop", str(schedule.main_loop), limit)
+    if schedule.matrix != Matrix.WIDE and schedule.main_loop not in _WITH_MATRIX_FORMS:
+        limit = f"is a choice of {', '.join(_WITH_MATRIX_FORMS)} alone"
+        raise ScheduleError("matrix", str(schedule.matrix), limit, "leave matrix out")
     table = {
         MainLoop.WARP_SPECIALISED: lower_warp_specialised,
         MainLoop.WAVE_INTERLEAVED: lower_wave_interleaved,

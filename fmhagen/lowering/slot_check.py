@@ -47,8 +47,10 @@ def _check_barrier(lines: list[_Line]) -> None:
 def _check_fragments(shape: Shape, table: SlotTable, lines: list[_Line]) -> None:
     holds = {atom.result: atom.arguments[0] for atom in table.ahead}
     count = shape.key_fragments + shape.value_fragments
+    uses = shape.form.uses
     wanted = [
-        fragment_read(shape, i // 2, 0, following=False).arguments[0] for i in range(2 * count)
+        fragment_read(shape, i // uses, 0, following=False).arguments[0]
+        for i in range(uses * count)
     ]
     used = 0
     for slot, atom in lines:

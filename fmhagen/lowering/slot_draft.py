@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fmhagen.slots import Atom
+from fmhagen.slots import Atom, MatrixForm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,8 +12,9 @@ class Shape:
     """The numbers that a slot table follows from.
 
     Attributes:
+        form: the matrix instruction.
         unit: keys of one step, 32 or 64.
-        depth_steps: blocks of 16 of the QK depth.
+        depth_steps: blocks of the QK depth, each as long as the form's span.
         value_blocks: blocks of 32 of the V depth.
         key_pieces: pieces of K that one thread stages a unit.
         value_pieces: pieces of V that one thread stages a unit.
@@ -22,6 +23,7 @@ class Shape:
         prefetch: fragments that reads of LDS run ahead.
     """
 
+    form: MatrixForm
     unit: int
     depth_steps: int
     value_blocks: int
@@ -33,8 +35,8 @@ class Shape:
 
     @property
     def key_fragments(self) -> int:
-        """Fragments of K in one step; each serves two matrix instructions."""
-        return self.unit // 32 * self.depth_steps
+        """Fragments of K in one step; each serves `form.uses` matrix instructions."""
+        return self.unit // 32 * self.depth_steps * self.form.lane_rows
 
     @property
     def value_fragments(self) -> int:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from fmhagen.lowering.slot_draft import Draft, Shape
-from fmhagen.slots import SLOT_CLK, Atom
+from fmhagen.slots import Atom
 
 VECTOR_CLK = 4  # a vector instruction of 64 lanes, also a packed one
 RAISE_CLK = 16  # v_exp_f32, at a quarter of the rate
-MATRIX_LATENCY = 2  # slots from the last matrix instruction of S to the first use of S
-PAIRS = 8  # of consecutive keys in a block of 32, for one lane
+MATRIX_LATENCY_CLK = 2 * 32  # from the last matrix instruction of S to the first use of S
 
 
 def place_vector_work(shape: Shape, draft: Draft, second: int) -> None:
@@ -17,26 +16,36 @@ def place_vector_work(shape: Shape, draft: Draft, second: int) -> None:
     maxima = [
         Atom(
             call="track_maximum",
-            arguments=("largest", f"s_next[{block}]", str(2 * i)),
+            arguments=(f"largest[{row_of(shape, i)}]", *score_of(shape, "s_next", i)),
             clk=VECTOR_CLK,
             latest=total - 1,
         )
-        for block in range(shape.unit // 32)
-        for i in range(PAIRS)
+        for i in range(shape.unit // 4)
     ]
     maxima.append(
         Atom(
             call="any_outgrows",
-            arguments=("w.row", "largest", "scale"),
+            arguments=("w", "largest", "scale"),
             result="const bool grown",
-            clk=3 * VECTOR_CLK,
+            clk=3 * VECTOR_CLK * shape.form.lane_rows,
             latest=total - 1,
         )
     )
     raises = _raise_atoms(shape, second)
     # NOTE: the maxima first, since they can stand in the second phase alone.
-    _pace(draft, maxima, second + MATRIX_LATENCY, total - 1)
-    _pace(draft, raises, 0, max(atom.latest for atom in raises))
+    _pace(shape, draft, maxima, second + MATRIX_LATENCY_CLK // shape.form.clk, total - 1)
+    _pace(shape, draft, raises, 0, max(atom.latest for atom in raises))
+
+
+def row_of(shape: Shape, pair: int) -> int:
+    """Return the lane's query row that a pair of scores is of."""
+    return pair // 4 % shape.form.lane_rows
+
+
+def score_of(shape: Shape, scores: str, pair: int) -> tuple[str, str]:
+    """Return the accumulator block of a pair of scores, and its place there."""
+    block, element = divmod(2 * pair, shape.form.rows**2 // 64)
+    return f"{scores}[{block}]", str(element)
 
 
 def _raise_atoms(shape: Shape, second: int) -> list[Atom]:
@@ -45,11 +54,11 @@ def _raise_atoms(shape: Shape, second: int) -> list[Atom]:
     NOTE: a pair is taken after the next pair's first number is raised: v_exp has a latency.
     """
     pairs = shape.unit // 4
-    latest = [second + i // 4 * 2 * shape.value_blocks - 1 for i in range(pairs)]
+    group = shape.form.uses * shape.form.lane_rows * shape.value_blocks  # slots of its P V
+    latest = [second + i // 4 // shape.form.lane_rows * group - 1 for i in range(pairs)]
 
     def scores(i: int) -> tuple[str, ...]:
-        block, inside = divmod(i, PAIRS)
-        return "w.row", "scale", f"s_now[{block}]", str(2 * inside)
+        return f"w.row[{row_of(shape, i)}]", "scale", *score_of(shape, "s_now", i)
 
     ordered = [Atom(call="scale_pair", arguments=scores(0), result="f32x2 pair_0", clk=VECTOR_CLK)]
     pending: list[Atom] = []
@@ -71,7 +80,7 @@ def _raise_atoms(shape: Shape, second: int) -> list[Atom]:
         pending = [
             Atom(
                 call="take_pair",
-                arguments=(f"p[{i // 4}]", str(i % 4), "w.row", pair),
+                arguments=(f"p[{i // 4}]", str(i % 4), f"w.row[{row_of(shape, i)}]", pair),
                 clk=VECTOR_CLK + shape.round_clk,
                 latest=latest[i],
             )
@@ -79,13 +88,14 @@ def _raise_atoms(shape: Shape, second: int) -> list[Atom]:
     return ordered + pending
 
 
-def _pace(draft: Draft, atoms: list[Atom], first: int, last: int) -> None:
+def _pace(shape: Shape, draft: Draft, atoms: list[Atom], first: int, last: int) -> None:
     """Place atoms in order at an even pace; one that would be late is placed whatever it costs."""
+    slot_clk = shape.form.slot_clk
     work = sum(atom.clk for atom in atoms)
-    room = [max(0, SLOT_CLK - draft.vector_clk[slot]) for slot in range(first, last + 1)]
+    room = [max(0, slot_clk - draft.vector_clk[slot]) for slot in range(first, last + 1)]
     # NOTE: where vector work bounds the step, slots overflow evenly rather than in a late pile.
     is_tight = work > sum(room) * 0.85
-    most = SLOT_CLK + 2 * VECTOR_CLK if is_tight else SLOT_CLK
+    most = slot_clk + 2 * VECTOR_CLK if is_tight else slot_clk
     early = 0.5 if is_tight else 0.25  # of an atom, ahead of an even pace
     done = passed = 0
     queue = list(atoms)
@@ -94,7 +104,7 @@ def _pace(draft: Draft, atoms: list[Atom], first: int, last: int) -> None:
         while queue:
             atom = queue[0]
             is_due = (done + atom.clk * (1 - early)) * sum(room) <= work * passed
-            fits = draft.vector_clk[slot] + atom.clk <= most
+            fits = not draft.vector_clk[slot] or draft.vector_clk[slot] + atom.clk <= most
             if not ((is_due and fits) or any(other.latest <= slot for other in queue)):
                 break
             draft.put(slot, queue.pop(0))

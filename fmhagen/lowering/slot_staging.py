@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from fmhagen.lowering.slot_draft import Draft, Shape
 from fmhagen.lowering.slot_softmax import VECTOR_CLK
-from fmhagen.slots import SLOT_CLK, Atom
+from fmhagen.slots import Atom
 
-WRITE_LEAD = 4  # slots from the last write to LDS to the barrier that waits for it
+WRITE_LEAD_CLK = 4 * 32  # from the last write to LDS to the barrier that waits for it
 
 
 def place_staging(shape: Shape, draft: Draft, first: int, barrier: int) -> None:
@@ -16,7 +16,7 @@ def place_staging(shape: Shape, draft: Draft, first: int, barrier: int) -> None:
     for i in range(shape.value_pieces):
         for odd in range(2):
             clk = shape.value_keys // 2 * VECTOR_CLK
-            while draft.vector_clk[slot] + clk > SLOT_CLK:
+            while draft.vector_clk[slot] + clk > max(clk, shape.form.slot_clk):
                 slot += 1
             call = f"transpose_{ {4: 'four', 8: 'eight'}[shape.value_keys] }"
             result = f"const {row_type} v_row_{2 * i + odd}"
@@ -30,7 +30,7 @@ def place_staging(shape: Shape, draft: Draft, first: int, barrier: int) -> None:
         _memory(v_write, f"w.v_write[{i}] + v_next", f"v_row_{i}")
         for i in range(2 * shape.value_pieces)
     ]
-    end = _spread(draft, writes, slot, max(slot, barrier - WRITE_LEAD))
+    end = _spread(draft, writes, slot, max(slot, barrier - WRITE_LEAD_CLK // shape.form.clk))
     loads = [
         Atom(
             call="next_unit",

@@ -3,7 +3,7 @@
 A step computes S of the next unit of keys while it raises this unit's scores to P (first phase),
 then adds P V of this unit while it takes the maximum of the next one's scores (second phase). A
 slot is one matrix instruction and what a wave issues while the matrix core works on it: at most
-`SLOT_CLK` of vector work and about one memory operation. The table is made here and printed by the
+`slot_clk` of vector work and about one memory operation. The table is made here and printed by the
 template as it is, since no compiler finds this order by itself.
 
 Reads of LDS run `prefetch` fragments ahead of the matrix instructions that use them, through a ring
@@ -12,13 +12,16 @@ of registers, and over the end of a step: the first fragments of a step are read
 
 from __future__ import annotations
 
+import itertools
+
 from fmhagen.lowering.slot_draft import Draft, Shape
 from fmhagen.lowering.slot_softmax import place_vector_work
 from fmhagen.lowering.slot_staging import place_staging
 from fmhagen.slots import Atom, Slot, SlotTable
 
-BARRIER_LEAD = 7  # slots from the barrier to the first use of what it makes visible
-READ_LEAD = 3  # least slots from a read of LDS to its use
+LINE_ELEMENTS = 64  # of a row of K, in 128 bytes: all banks once
+BARRIER_LEAD_CLK = 7 * 32  # from the barrier to the first use of what it makes visible
+READ_LEAD_CLK = 3 * 32  # at least, from a read of LDS to its use
 
 
 def make_slot_table(shape: Shape) -> SlotTable:
@@ -30,9 +33,10 @@ def make_slot_table(shape: Shape) -> SlotTable:
     from fmhagen.lowering.slot_check import check_slot_table
 
     matrix, ring = matrix_atoms(shape)
-    total = len(matrix)
-    second = 2 * shape.key_fragments
-    barrier = total - min(BARRIER_LEAD, (total - second) // 2, 2 * shape.prefetch - 1)
+    total, uses = len(matrix), shape.form.uses
+    second = uses * shape.key_fragments
+    lead = BARRIER_LEAD_CLK // shape.form.clk
+    barrier = total - min(lead, (total - second) // 2, uses * shape.prefetch - 1)
     draft = Draft(atoms=[[] for _ in range(total)])
     draft.put(barrier, Atom(call="wait_lds"))
     draft.put(barrier, Atom(call="block_barrier"))
@@ -45,6 +49,7 @@ def make_slot_table(shape: Shape) -> SlotTable:
         value_slots=slots[second:],
         fragments=max(ring) + 1,
         ahead=tuple(fragment_read(shape, i, ring[i], following=False) for i in range(ahead)),
+        slot_clk=shape.form.slot_clk,
     )
     check_slot_table(shape, table)
     return table
@@ -68,30 +73,50 @@ def matrix_atoms(shape: Shape) -> tuple[list[Atom], list[int]]:
     """Return the matrix instructions of a step in order, and each fragment's place in the ring."""
     turns = ring_turns(shape.key_fragments + shape.value_fragments, shape.prefetch)
     ring = [place for length in turns for place in range(length)]
+    rows = shape.form.lane_rows
     atoms = []
     for i in range(shape.key_fragments):
-        block, step = divmod(i, shape.depth_steps)
-        operands = (f"s_next[{block}]", f"w.fragment[{ring[i]}]", f"w.q[{step}]")
-        first = Atom(call="multiply_first", arguments=operands)
-        atoms.append(first if step == 0 else Atom(call="multiply", arguments=(*operands, "0")))
-        atoms.append(Atom(call="multiply", arguments=(*operands, "1")))
+        block, step, part = key_place(shape, i)
+        for half, row in itertools.product(range(2), range(rows)):
+            score = f"s_next[{(block * rows + row) * rows + part}]"
+            operands = (score, f"w.fragment[{ring[i]}]", f"w.q[{step * rows + row}]")
+            if step == half == 0:
+                atoms.append(Atom(call="multiply_first", arguments=operands))
+            else:
+                atoms.append(Atom(call="multiply", arguments=(*operands, str(half))))
     for i in range(shape.value_fragments):
-        group, block = divmod(i, shape.value_blocks)
+        group, block, part = value_place(shape, i)
         fragment = f"w.fragment[{ring[shape.key_fragments + i]}]"
-        operands = (f"w.o[{block}]", fragment, f"p[{group}]")
-        atoms += [Atom(call="multiply", arguments=(*operands, str(half))) for half in range(2)]
+        for half, row in itertools.product(range(2), range(rows)):
+            output = f"w.o[{(block * rows + row) * rows + part}]"
+            operands = (output, fragment, f"p[{group * rows + row}]")
+            atoms.append(Atom(call="multiply", arguments=(*operands, str(half))))
     return atoms, ring
+
+
+def key_place(shape: Shape, fragment: int) -> tuple[int, int, int]:
+    """Return a fragment of K: block of 32 keys, step along the depth, part of the block."""
+    block, rest = divmod(fragment, shape.depth_steps * shape.form.lane_rows)
+    return block, *divmod(rest, shape.form.lane_rows)
+
+
+def value_place(shape: Shape, fragment: int) -> tuple[int, int, int]:
+    """Return a fragment of V^T: group of keys, block of 32 rows, part of the block."""
+    group, rest = divmod(fragment, shape.value_blocks * shape.form.lane_rows)
+    return group, *divmod(rest, shape.form.lane_rows)
 
 
 def fragment_read(shape: Shape, fragment: int, register: int, *, following: bool) -> Atom:
     """Return the read of one fragment of K or V^T, of this step or of the following one."""
     if fragment < shape.key_fragments:
-        block, step = divmod(fragment, shape.depth_steps)
+        block, step, part = key_place(shape, fragment)
         region = "k_following" if following else "k_next"
-        address = f"w.k_read[{step % 4}] + {region} + k_place({block}, {step // 4})"
+        line, column = divmod(step, LINE_ELEMENTS // shape.form.span)
+        address = f"w.k_read[{column}] + {region} + k_place({block}, {line}, {part})"
     else:
-        group, block = divmod(fragment - shape.key_fragments, shape.value_blocks)
-        address = f"w.v_read[{group}] + v_now + v_place({block})"
+        group, block, part = value_place(shape, fragment - shape.key_fragments)
+        place = group * shape.form.lane_rows + part
+        address = f"w.v_read[{place}] + v_now + v_place({block})"
     return Atom(
         call="lds_read_b128",
         arguments=(address,),
@@ -102,21 +127,26 @@ def fragment_read(shape: Shape, fragment: int, register: int, *, following: bool
 
 def _place_reads(shape: Shape, draft: Draft, ring: list[int], barrier: int) -> int:
     """Place the reads of LDS; return how many of the next step's stand in this one."""
-    total, lead = len(draft.atoms), 2 * shape.prefetch
-    last_use = {place: 2 * i + 1 for i, place in enumerate(ring)}  # in this step
+    total, uses = len(draft.atoms), shape.form.uses
+    lead = uses * shape.prefetch
+    least = READ_LEAD_CLK // shape.form.clk
+    last_use = {place: uses * (i + 1) - 1 for i, place in enumerate(ring)}  # in this step
     ahead = 0
+    # NOTE: the first turn of the ring alone, else they would replace one another.
     for i in range(min(shape.key_fragments, shape.prefetch)):
-        earliest = max(barrier, total + 2 * i - lead, last_use[ring[i]])
+        if ring[i] != i:
+            break
+        earliest = max(barrier, total + uses * i - lead, last_use[ring[i]])
         slot = draft.open_slot(earliest, total - 1)
         if slot is None:
             break
         draft.put(slot, fragment_read(shape, i, ring[i], following=True))
         ahead += 1
     for i in range(ahead, len(ring)):
-        holders = [2 * j + 1 for j in range(i) if ring[j] == ring[i]]
-        earliest = max([0, 2 * i - lead, *holders])
-        latest = 2 * i - 1 if i < shape.key_fragments else min(2 * i - 1, barrier - 1)
-        slot = draft.open_slot(earliest, min(2 * i - READ_LEAD, latest))
+        holders = [uses * (j + 1) - 1 for j in range(i) if ring[j] == ring[i]]
+        earliest = max([0, uses * i - lead, *holders])
+        latest = uses * i - 1 if i < shape.key_fragments else min(uses * i - 1, barrier - 1)
+        slot = draft.open_slot(earliest, min(uses * i - least, latest))
         draft.put(
             max(earliest, latest) if slot is None else slot,
             fragment_read(shape, i, ring[i], following=False),

@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-
 from fmhagen.errors import ScheduleError
-from fmhagen.lowering.common import LN2, symbol_of
+from fmhagen.lowering.common import symbol_of
 from fmhagen.lowering.language import lower_language
 from fmhagen.lowering.slot_draft import Shape
 from fmhagen.lowering.slot_softmax import VECTOR_CLK
 from fmhagen.lowering.slots import make_slot_table
 from fmhagen.lowering.wave_interleaved import (
-    ELEMENT_BYTES,
-    GROWTH_LOG2,
-    LOAD_ELEMENTS,
     PARAMS,
     WAVE_LANES,
     WAVE_ROWS,
     XCDS,
 )
-from fmhagen.plan import Constant, GridFormula, Plan, SharedRegion, pack_params
-from fmhagen.schedule import Rescale, Schedule
+from fmhagen.lowering.wave_layout import Staging, constants_of, shared_map, staging_of
+from fmhagen.plan import GridFormula, Plan, pack_params
+from fmhagen.schedule import Matrix, Rescale, Schedule
+from fmhagen.slots import FORMS
 from fmhagen.spec import AttentionSpec, Rounding
 from fmhagen.targets import Target
 
-LINE_BYTES = 128  # all banks once; columns are swizzled within it
 SIMDS = 4
 SPARE_REGISTERS = 45  # row statistics, loop state, and what a compiler keeps besides
-NOWHERE = 0xFFFFFFF0  # an offset that lies outside every resource
 
 # The mean of p / truncated p over a mantissa of 7 bits, for P as it comes out of exp2, and of 10.
 TRUNCATION_FACTOR = 1.00282
@@ -45,25 +39,6 @@ _ROUNDINGS = {
 _BEST = {"bf16": Rounding.RTZ_CORRECTED, "fp16": Rounding.RTNE}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Staging:
-    """How one unit of K and V goes to LDS.
-
-    Attributes:
-        k_eights: 16-byte pieces of a K row in LDS, those past d without use.
-        k_pieces: of these, in one unit, are a thread's.
-        v_pairs: pairs of rows of V^T in LDS, those past dv without use.
-        v_keys: keys of a piece of V.
-        v_pieces: pieces that are a thread's.
-    """
-
-    k_eights: int
-    k_pieces: int
-    v_pairs: int
-    v_keys: int
-    v_pieces: int
-
-
 def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target) -> Plan:
     """Lower a spec that the target supports.
 
@@ -71,15 +46,17 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         ScheduleError: a number of the schedule does not fit; says which and what does.
     """
     _check_shape(schedule)
-    staging = _staging(spec, schedule)
+    staging = staging_of(spec, schedule)
     rounding = _BEST[spec.dtype] if spec.p_rounding == Rounding.AUTO else spec.p_rounding
     if (str(spec.dtype), rounding) not in _ROUNDINGS:
         limit = f"is not written for {spec.dtype}"
         raise ScheduleError("p_rounding", str(rounding), limit, "use p_rounding='rtne'")
     round_call, round_clk, factor = _ROUNDINGS[str(spec.dtype), rounding]
+    form = FORMS[schedule.matrix]
     shape = Shape(
+        form=form,
         unit=schedule.tile_n // 2,
-        depth_steps=spec.d // 16,
+        depth_steps=-(-spec.d // form.span),
         value_blocks=-(-spec.dv // 32),
         key_pieces=staging.k_pieces,
         value_pieces=staging.v_pieces,
@@ -93,7 +70,10 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         hint = "use a smaller prefetch"
         raise ScheduleError("prefetch", schedule.prefetch, str(error), hint) from error
     waves_per_simd = _waves_per_simd(spec, schedule, target, staging, table.fragments)
-    shared, shared_bytes = _shared_map(schedule, staging)
+    if schedule.matrix != Matrix.WIDE and waves_per_simd == 1:
+        limit = "is for two waves a SIMD; these head dims and this tile_n leave room for one"
+        raise ScheduleError("matrix", str(schedule.matrix), limit, "use matrix='32x32x8'")
+    shared, shared_bytes = shared_map(schedule, staging)
     if shared_bytes > target.shared_memory_per_block_bytes:
         raise ScheduleError(
             "tile_n",
@@ -104,7 +84,10 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         )
     fields = tuple(f for f in PARAMS if spec.causal or f[1] != "causal_offset")
     params, params_bytes = pack_params(fields)
-    traits = ("pingpong",) if schedule.ping_pong else ()
+    traits = (
+        *(("pingpong",) if schedule.ping_pong else ()),
+        *((form.name,) if schedule.matrix != Matrix.WIDE else ()),
+    )
     symbol = symbol_of(spec, schedule, target, traits)
     return Plan(
         spec=spec,
@@ -113,8 +96,8 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         symbol=symbol,
         filename=symbol + target.file_suffix,
         threads=schedule.consumers * WAVE_LANES,
-        constants=_constants(
-            spec, schedule, shared, staging, (table.fragments, waves_per_simd, factor)
+        constants=constants_of(
+            spec, schedule, shared, staging, form, (table.fragments, waves_per_simd, factor)
         ),
         params=params,
         params_bytes=params_bytes,
@@ -136,6 +119,9 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         language=lower_language(spec),
         ping_pong=schedule.ping_pong,
         slot_table=table,
+        matrix=form.name,
+        block_registers=form.rows**2 // WAVE_LANES,
+        lane_has_two_rows=form.lane_rows == 2,
         round_call=round_call,
         uses_accumulation_registers=waves_per_simd == 1,
         value_keys_are_four=staging.v_keys == 4,
@@ -167,33 +153,8 @@ def _check_shape(schedule: Schedule) -> None:
             raise ScheduleError(name, value, "must be 0: waves cannot trade registers")
 
 
-def _staging(spec: AttentionSpec, schedule: Schedule) -> _Staging:
-    """Deal the pieces of a unit evenly to the threads; rows in LDS are padded until they go up."""
-    unit = schedule.tile_n // 2
-    threads = schedule.consumers * WAVE_LANES
-    k_step = LINE_BYTES // ELEMENT_BYTES // LOAD_ELEMENTS
-    k_eights = k_step * -(-spec.d // (k_step * LOAD_ELEMENTS))
-    while unit * k_eights % threads:
-        k_eights += k_step
-    found = []
-    for keys in (8, 4):
-        pairs = 32 * -(-spec.dv // 64)
-        while unit // keys * pairs % threads:
-            pairs += 32
-        found.append((pairs, -keys))
-    v_pairs, negative_keys = min(found)
-    v_keys = -negative_keys
-    return _Staging(
-        k_eights=k_eights,
-        k_pieces=unit * k_eights // threads,
-        v_pairs=v_pairs,
-        v_keys=v_keys,
-        v_pieces=unit // v_keys * v_pairs // threads,
-    )
-
-
 def _waves_per_simd(
-    spec: AttentionSpec, schedule: Schedule, target: Target, staging: _Staging, fragments: int
+    spec: AttentionSpec, schedule: Schedule, target: Target, staging: Staging, fragments: int
 ) -> int:
     """Return how many waves a SIMD holds, by the registers that they need.
 
@@ -217,67 +178,3 @@ def _waves_per_simd(
             "use fewer waves, a smaller tile_n or a smaller prefetch",
         )
     return waves
-
-
-def _shared_map(schedule: Schedule, staging: _Staging) -> tuple[tuple[SharedRegion, ...], int]:
-    unit = schedule.tile_n // 2
-    k_bytes = unit * staging.k_eights * LOAD_ELEMENTS * ELEMENT_BYTES
-    v_bytes = unit * staging.v_pairs * 2 * ELEMENT_BYTES
-    regions = []
-    offset = 0
-    for tensor, size, shape, swizzle in (
-        ("K", k_bytes, "[UNIT][K_EIGHTS * 8]", "k_swizzle"),
-        ("V", v_bytes, "^T [V_PAIRS * 2][UNIT]", "v_unit_swizzle"),
-    ):
-        for parity in ("EVEN", "ODD"):
-            comment = f"{parity.lower()} units of {tensor}{shape}, columns swizzled by {swizzle}"
-            name = f"SMEM_{tensor}_{parity}"
-            regions.append(
-                SharedRegion(name=name, offset_bytes=offset, size_bytes=size, comment=comment)
-            )
-            offset += size
-    return tuple(regions), offset
-
-
-def _constants(
-    spec: AttentionSpec,
-    schedule: Schedule,
-    shared: tuple[SharedRegion, ...],
-    staging: _Staging,
-    derived: tuple[int, int, float],
-) -> tuple[Constant, ...]:
-    def number(name: str, value: int, comment: str) -> Constant:
-        return Constant(ctype="u32", name=name, value=value, comment=comment)
-
-    def real(name: str, value: float, comment: str) -> Constant:
-        return Constant(ctype="f32", name=name, value=value, comment=comment)
-
-    fragments, waves_per_simd, factor = derived
-    k_row_bytes = staging.k_eights * LOAD_ELEMENTS * ELEMENT_BYTES
-    growth = GROWTH_LOG2 if schedule.conditional_rescale else 0.0
-    return (
-        number("TILE_M", schedule.tile_m, "query rows of a tile"),
-        number("TILE_N", schedule.tile_n, "key columns of two steps"),
-        number("UNIT", schedule.tile_n // 2, "key columns of a step"),
-        number("HEAD_DIM", spec.d, "d"),
-        number("HEAD_DIM_V", spec.dv, "dv"),
-        number("VALUE_BLOCKS", -(-spec.dv // 32), "blocks of 32 rows of O^T"),
-        number("WAVE_LANES", WAVE_LANES, "threads of a wave"),
-        number("WAVE_ROWS", WAVE_ROWS, "query rows of a wave"),
-        number("THREADS", schedule.consumers * WAVE_LANES, f"{schedule.consumers} waves"),
-        number("WAVES_PER_SIMD", waves_per_simd, "at least: a register limit for the compiler"),
-        number("FRAGMENTS", fragments, "operands on their way from LDS"),
-        number("K_EIGHTS", staging.k_eights, "16-byte pieces of a K row in LDS"),
-        number("K_ROW_BYTES", k_row_bytes, "one K row in LDS"),
-        number("K_PIECES", staging.k_pieces, "of these, in one unit, are a thread's"),
-        number("V_PAIRS", staging.v_pairs, "pairs of rows of V^T in LDS"),
-        number("V_KEYS", staging.v_keys, "keys of a piece of V, two columns wide"),
-        number("V_PIECES", staging.v_pieces, "of these, in one unit, are a thread's"),
-        *(number(r.name, r.offset_bytes, "see the shared-memory map") for r in shared),
-        number("NOWHERE", NOWHERE, "an offset outside every resource: gives zeros"),
-        number("XCDS", XCDS, "dies that blocks are dealt to in turn"),
-        real("GROWTH_LOG2", growth, "O is rescaled when a maximum grew by more than 2^this"),
-        real("ROUNDING_FACTOR", factor, "mean of p / rounded p"),
-        real("ROUNDING_LOG2", math.log2(factor), "its log2, added to every exponent"),
-        LN2,
-    )

@@ -9,16 +9,21 @@
 typedef u32 u32x2 __attribute__((vector_size(8)));
 typedef f32 f32x2 __attribute__((vector_size(8)));
 typedef u32 u32x4 __attribute__((vector_size(16)));
-typedef f32 f32x4 __attribute__((vector_size(16)));
 
 // NOTE: not a vector type, which g++ passes by value under protest; and not left to the compiler's
 // pattern for uninitialised variables, which is a finite number that a factor of 0 makes harmless.
-struct f32x16 {
-  f32 registers[16];
-  f32x16() { memset(registers, 0xFF, sizeof registers); }  // NaN: registers that nobody wrote
+namespace emulator {
+template <u32 COUNT>
+struct Accumulator {
+  f32 registers[COUNT];
+  Accumulator() { memset(registers, 0xFF, sizeof registers); }  // NaN: registers that nobody wrote
   f32& operator[](u32 i) { return registers[i]; }
   const f32& operator[](u32 i) const { return registers[i]; }
 };
+}  // namespace emulator
+
+typedef emulator::Accumulator<4> f32x4;
+typedef emulator::Accumulator<16> f32x16;
 
 struct BufferResource {
   u64 base;
@@ -45,7 +50,8 @@ static inline void pin(const T& value) {
   static_cast<void>(value);
 }
 
-static inline void pin_accumulation(const f32x16& value) {
+template <class T>
+static inline void pin_accumulation(const T& value) {
   static_cast<void>(value);
 }
 

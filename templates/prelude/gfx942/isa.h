@@ -66,7 +66,8 @@ FMHAGEN_DEVICE void pin(const T& value) {
 }
 
 // The same for an accumulator in accumulation registers, where a lane has more than 256 registers.
-FMHAGEN_DEVICE void pin_accumulation(const f32x16& value) {
+template <class T>
+FMHAGEN_DEVICE void pin_accumulation(const T& value) {
 #if __clang_major__ < 22
   asm volatile("" ::"a"(value));
 #else
