@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fmhagen import api
+from fmhagen import kernel as kernel_module
 from fmhagen.errors import (
     FmhagenError,
     InvalidSpecError,
@@ -88,13 +89,13 @@ def test_a_kernel_tells_what_it_is() -> None:
 
 def test_auto_compiles_lazily_for_the_memory_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     compiled = []
-    compile_source = api.compile_source
+    compile_source = kernel_module.compile_source
 
     def count(source: object, **options: object) -> object:
         compiled.append((source.target, options.get("for_emulator", False)))
         return compile_source(source, **options)
 
-    monkeypatch.setattr(api, "compile_source", count)
+    monkeypatch.setattr(kernel_module, "compile_source", count)
     kernel = api.compile_kernel(SPEC)
     assert compiled == []
     q = np.zeros((1, 3, 1, 64), np.float16)
@@ -132,7 +133,9 @@ def test_features_behind_a_targets_name_reach_the_compiler(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen = []
-    monkeypatch.setattr(api, "compile_source", lambda source, **options: seen.append(options))
+    monkeypatch.setattr(
+        kernel_module, "compile_source", lambda source, **options: seen.append(options)
+    )
     for name in ("mi300x:sramecc+:xnack-", "gfx942"):
         _ = api.compile_kernel(SPEC, target=name).binary
     assert [options["architecture"] for options in seen] == ["gfx942:sramecc+:xnack-", None]

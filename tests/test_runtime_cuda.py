@@ -42,8 +42,8 @@ class Setup:
         self.compiled = 0
         backend = CudaBackend(self.driver, FakeLibrary(self.driver))
         monkeypatch.setattr(devices, "gpu_backend", lambda memory: backend)
-        monkeypatch.setattr("fmhagen.api.gpu_backend", lambda memory: backend)
-        monkeypatch.setattr("fmhagen.api.compile_source", self._compile)
+        monkeypatch.setattr("fmhagen.kernel.gpu_backend", lambda memory: backend)
+        monkeypatch.setattr("fmhagen.kernel.compile_source", self._compile)
         self.kernel = api.compile_kernel(spec)
 
     def _compile(self, source: Source, **options: Any) -> Binary:

@@ -31,8 +31,8 @@ class Setup:
         self.plan = api.lower(SPEC, target="gfx942")
         self.hip = FakeHip(params_bytes=self.plan.params_bytes, **options)
         backend = HipBackend(self.hip)
-        monkeypatch.setattr(api, "gpu_backend", lambda memory: backend)
-        monkeypatch.setattr(api, "compile_source", self._compile)
+        monkeypatch.setattr("fmhagen.kernel.gpu_backend", lambda memory: backend)
+        monkeypatch.setattr("fmhagen.kernel.compile_source", self._compile)
         self.kernel = api.compile_kernel(SPEC)
 
     def _compile(self, source: Source, **options: Any) -> Binary:
