@@ -100,8 +100,8 @@ V_FULL = "wait_full<STAGES>(smem + V_FULL, steps - 1);"
 Q_FULL = "wait_full<Q_STAGES>(smem + Q_FULL, tiles"
 O_FULL = "wait_full<Q_STAGES>(smem + O_FULL, tiles);"
 Q_EMPTY = "wait_empty<Q_STAGES>(smem + Q_EMPTY, tiles);"
-K_EMPTY = "wait_empty<STAGES>(smem + K_EMPTY, use);"
-V_EMPTY = "wait_empty<STAGES>(smem + V_EMPTY, use);"
+K_EMPTY = "wait_empty<STAGES>(smem + K_EMPTY, k_steps);"
+V_EMPTY = "wait_empty<STAGES>(smem + V_EMPTY, v_steps);"
 RELEASE_K = "release<STAGES>(smem + K_EMPTY, steps);"
 RELEASE_V = "release<STAGES>(smem + V_EMPTY, steps - 1);"
 RELEASE_O = "release<Q_STAGES>(smem + O_FULL, tiles);"
@@ -119,8 +119,9 @@ SM90 = (
     Fault(
         name="no_wait_for_k_full_in_the_inner_loop",
         edits=swap(
-            "do { --n_tile; // S = Q K^T wait_full<STAGES>(smem + K_FULL, steps);",
-            "do { --n_tile;",
+            "do { --n_tile; issue_step(smem, group, steps, q_rows, s, p, o);",
+            f"do {{ --n_tile; issue_qk(smem, steps, q_rows, s); {V_FULL}"
+            " issue_pv(smem, steps - 1, p, o);",
         ),
         kinds=UNORDERED,
         words=("SMEM_K",),
@@ -247,7 +248,7 @@ SM90 = (
     # ---- matrix instructions ----
     Fault(
         name="no_wait_for_the_first_s",
-        edits=drop("wgmma_wait<0>();", EVERY, only=0),
+        edits=drop("wgmma_wait<0>();", EVERY, only=2),
         kinds=("matrix", "race"),
     ),
     Fault(name="no_wait_for_s", edits=drop("wgmma_wait<1>();", EVERY), kinds=("matrix", "race")),
@@ -282,45 +283,42 @@ SM90 = (
         words=("wgmma_fence",),
     ),
     Fault(
-        name="no_fence_in_masked_steps",
-        edits=(
-            *swap("wgmma_fence(); gemm_qk", "gemm_qk", EVERY, only=1),
-            *swap("wgmma_fence(); gemm_pv", "gemm_pv", EVERY, only=0),
-        ),
+        name="no_fence_before_s",
+        edits=swap("; wgmma_fence();", ";", EVERY, only=0),
         kinds=("matrix",),
         words=("wgmma_fence",),
     ),
     Fault(
-        name="no_fence_before_the_last_o",
-        edits=swap("wgmma_fence(); gemm_pv", "gemm_pv", EVERY, only=-1),
+        name="no_fence_before_o",
+        edits=swap("; wgmma_fence();", ";", EVERY, only=1),
         kinds=("matrix",),
         words=("wgmma_fence",),
         magnitude=60.0,
     ),
     Fault(
         name="no_commit_of_s",
-        edits=drop("wgmma_commit();", EVERY, only=1),
+        edits=drop("wgmma_commit();", EVERY, only=0),
         kinds=("matrix", "race", "unfinished"),
     ),
     Fault(
         name="wrong_swizzle_of_k",
-        edits=swap("8 * ROW_BYTES >> 4 | 1u << 30;", "8 * ROW_BYTES >> 4 | 2u << 30;", 2, only=0),
+        edits=swap("8 * ROW_BYTES >> 4 | 1u << 30", "8 * ROW_BYTES >> 4 | 2u << 30", 2, only=0),
         kinds=(WRONG_RESULT, "misaligned"),
         words=("descriptor", ""),
     ),
     Fault(
         name="wrong_swizzle_of_v",
-        edits=swap("8 * ROW_BYTES >> 4 | 1u << 30;", "8 * ROW_BYTES >> 4 | 2u << 30;", 2, only=1),
+        edits=swap("8 * ROW_BYTES >> 4 | 1u << 30", "8 * ROW_BYTES >> 4 | 2u << 30", 2, only=1),
         kinds=(WRONG_RESULT, "misaligned", *UNORDERED),
     ),
     Fault(
         name="no_swizzle_of_k",
-        edits=swap("8 * ROW_BYTES >> 4 | 1u << 30;", "8 * ROW_BYTES >> 4;", 2, only=0),
+        edits=swap("8 * ROW_BYTES >> 4 | 1u << 30", "8 * ROW_BYTES >> 4", 2, only=0),
         kinds=(WRONG_RESULT,),
     ),
     Fault(
         name="wrong_stride_in_the_descriptor_of_v",
-        edits=swap("8 * ROW_BYTES >> 4 | 1u << 30;", "4 * ROW_BYTES >> 4 | 1u << 30;", 2, only=1),
+        edits=swap("8 * ROW_BYTES >> 4 | 1u << 30", "4 * ROW_BYTES >> 4 | 1u << 30", 2, only=1),
         kinds=(WRONG_RESULT,),
     ),
     # ---- tiles handed back too early ----
@@ -329,12 +327,9 @@ SM90 = (
         edits=(
             *swap(RELEASE_K, ";", EVERY),
             *swap(
-                "wgmma_commit(); wgmma_wait<0>();",
-                f"wgmma_commit(); {RELEASE_K} wgmma_wait<0>();",
-                EVERY,
-                only=0,
+                "step > 0); } wgmma_commit();",
+                "step > 0); } wgmma_commit(); release<STAGES>(smem + K_EMPTY, use);",
             ),
-            *swap("wgmma_commit(); // O = O + P V", f"wgmma_commit(); {RELEASE_K} //", EVERY),
         ),
         kinds=("race", "barrier"),
         words=("SMEM_K", "K_FULL"),
@@ -416,7 +411,7 @@ SM90 = (
     # ---- places ----
     Fault(
         name="k_from_the_tile_next_door",
-        edits=swap("smem, k_steps, n_tile - 1,", "smem, k_steps, n_tile,"),
+        edits=swap("(n_tile - 1) * TILE_N, head", "n_tile * TILE_N, head"),
         kinds=(WRONG_RESULT,),
     ),
     Fault(
@@ -426,12 +421,12 @@ SM90 = (
     ),
     Fault(
         name="q_one_row_too_far",
-        edits=swap("BARRIER_BYTES, tile.m_first,", "BARRIER_BYTES, tile.m_first + 1,"),
+        edits=swap("&params.q_map, tile.m_first,", "&params.q_map, tile.m_first + 1,"),
         kinds=(WRONG_RESULT,),
     ),
     Fault(
         name="o_one_row_too_far",
-        edits=swap("static_cast<i32>(tile.m_first),", "static_cast<i32>(tile.m_first + 1),"),
+        edits=swap("i32(tile.m_first),", "i32(tile.m_first + 1),"),
         kinds=("unwritten", "written_twice"),
     ),
     Fault(
@@ -467,8 +462,8 @@ SM90 = (
     Fault(
         name="one_step_unmasked_that_is_not",
         edits=swap(
-            "keys.unmasked = static_cast<u32>(clamp(first_row_end, 0, seqlen_k)) / TILE_N;",
-            "keys.unmasked = static_cast<u32>(clamp(first_row_end, 0, seqlen_k)) / TILE_N + 1;",
+            "keys.unmasked = u32(clamp(first_row_end, 0, seqlen_k)) / TILE_N;",
+            "keys.unmasked = u32(clamp(first_row_end, 0, seqlen_k)) / TILE_N + 1;",
         ),
         kinds=(WRONG_RESULT,),
     ),

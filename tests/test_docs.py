@@ -97,7 +97,7 @@ def test_quoted_main_loop_stands_in_a_generated_file(target: Target) -> None:
     assert any(body[i : i + len(wanted)] == wanted for i in range(len(body)))
     assert len(wanted) > 15
     words = {
-        "sm90": ("gemm_qk(", "gemm_pv(", "softmax("),
+        "sm90": ("issue_step(", "softmax(", "finish_step("),
         "gfx942": ("multiply(", "raise(", "take_pair("),
     }
     for word in words[target.name]:

@@ -11,7 +11,8 @@ import pytest
 
 from fmhagen import PagedKVCache, PageStorage
 from fmhagen.errors import OutOfPagesError, PagingError, TensorError
-from fmhagen.paging.tables import csr_of
+from fmhagen.oracle import as_float64
+from fmhagen.paging import CsrTables, csr_of, tables_of_csr
 
 LAYERS, HEADS, DEPTH, DEPTH_V = 2, 3, 8, 4
 PAGES, SIZE = 7, 4
@@ -225,6 +226,47 @@ def test_csr_refuses_lengths_that_the_table_cannot_hold() -> None:
         csr_of(table, np.array([-1, 9], np.int32), 4)
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint8])
+def test_csr_and_back(dtype: Any) -> None:
+    generator = np.random.default_rng(0)
+    for size in (1, 3, 16):
+        lengths = generator.integers(0, 40, 9).astype(np.int32)
+        table = generator.integers(0, 250, (9, 40)).astype(np.int32)
+        csr = csr_of(table, lengths, size)
+        strided = (np.repeat(part.astype(dtype), 2)[::2] for part in _parts(csr))
+        back = tables_of_csr(*strided, size, width=40)
+        assert back.cache_seqlens.tolist() == lengths.tolist()
+        for row, wanted, length in zip(back.block_table, table, lengths, strict=True):
+            pages = -(-length // size)
+            assert row.tolist() == [*wanted[:pages], *[0] * (40 - pages)]
+        again = csr_of(back.block_table, back.cache_seqlens, size)
+        for one, other in zip(_parts(csr), _parts(again), strict=True):
+            np.testing.assert_array_equal(one, other)
+    assert tables_of_csr([0], [], [], 4).block_table.shape == (0, 1)
+
+
+def _parts(csr: CsrTables) -> tuple[Any, Any, Any]:
+    return csr.indptr, csr.indices, csr.last_page_len
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (([1, 2], [0, 1], [1]), r"indptr=\[1, 2\]: must begin with 0 and never decrease"),
+        (([0, 2, 1], [0, 1], [1, 1]), r"indptr=\[0, 2, 1\]: must begin with 0"),
+        (([0, 3], [0, 1], [1]), r"indptr\[1\]=3: must be at most the 2 indices"),
+        (([0, 1], [0], [1, 1]), r"last_page_len=2: must be as many as the 1 sequences"),
+        (([0, 1], [0], [0]), r"last_page_len\[0\]=0: must be between 1 and the page size of 4"),
+        (([0, 1], [0], [5]), r"last_page_len\[0\]=5"),
+        (([0, 1], [0.0], [1]), r"indices='float64 of shape \(1,\)': must be a one-dimensional"),
+        (([[0, 1]], [0], [1]), r"indptr='int64 of shape \(1, 2\)'"),
+    ],
+)
+def test_csr_that_means_nothing_is_refused(arguments: Any, says: str) -> None:
+    with pytest.raises(PagingError, match=says):
+        tables_of_csr(*arguments, 4)
+
+
 def test_usage_counts_waste_and_what_sharing_saves() -> None:
     cache = PagedKVCache(num_pages=100, page_size=16)
     prompt = cache.allocate(list(range(40))).sequence
@@ -307,30 +349,103 @@ def test_storages_refuse_shapes_that_do_not_fit() -> None:
         )
 
 
-def test_torch_tensors_hold_pages_too() -> None:
+def torch_makers() -> list[tuple[Any, Any]]:
+    """Return (make, random values) for element types of torch, on a GPU if there is one."""
     torch = pytest.importorskip("torch")
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    for dtype in (torch.bfloat16, torch.float8_e4m3fn):
-        storage = PageStorage.allocate(
+    return [
+        (
             lambda shape, dtype=dtype: torch.empty(shape, dtype=dtype, device=device),
-            num_pages=4,
-            page_size=2,
-            heads_kv=2,
-            head_dim=8,
-            layout="hnd",
-            combined=True,
+            lambda shape, dtype=dtype: torch.randn(shape, device=device).to(dtype),
+        )
+        for dtype in (torch.bfloat16, torch.float8_e4m3fn)
+    ]
+
+
+def cupy_makers() -> list[tuple[Any, Any]]:
+    """Return (make, random values) of CuPy."""
+    cupy = pytest.importorskip("cupy")
+    return [
+        (
+            lambda shape: cupy.empty(shape, cupy.float16),
+            lambda shape: cupy.random.standard_normal(shape).astype(cupy.float16),
+        )
+    ]
+
+
+@pytest.mark.parametrize("makers", [torch_makers, cupy_makers])
+def test_other_frameworks_hold_pages_too(makers: Any) -> None:
+    for make, random in makers():
+        storage = PageStorage.allocate(
+            make, num_pages=4, page_size=2, heads_kv=2, head_dim=8, layout="hnd", combined=True
         )
         cache = PagedKVCache(storage=storage)
         new = cache.allocate(count=3)
-        k, v = (torch.randn(3, 2, 8, device=device).to(dtype) for _ in range(2))
+        k, v = random((3, 2, 8)), random((3, 2, 8))
         storage.write(0, new.slots, k, v)
         (child,) = cache.fork(new.sequence)
         cache.append(child)
-        k_found, v_found = storage.gather(0, cache.pages(child), 3)
-        assert torch.equal(k_found.float(), k.float())
-        assert torch.equal(v_found.float(), v.float())
+        for found, wanted in zip(storage.gather(0, cache.pages(child), 3), (k, v), strict=True):
+            assert type(found) is type(wanted)
+            np.testing.assert_array_equal(as_float64(found), as_float64(wanted))
         tables = cache.tables((child, new.sequence), like=storage.k())
-        assert tables.block_table.dtype == torch.int32
+        assert type(tables.block_table) is type(k)
+        assert str(tables.block_table.dtype).endswith("int32")
         assert tables.block_table.device == storage.k().device
         again = cache.tables((new.sequence,), out=tables)
+        assert again is tables
         assert again.cache_seqlens.tolist() == [3, 0]
+
+
+def test_the_shared_prefix_ends_at_the_last_full_page_of_all() -> None:
+    cache = PagedKVCache(num_pages=20, page_size=4)
+    a = cache.allocate(count=10).sequence
+    b, c = cache.fork(a, 2)
+    assert cache.shared_prefix((a, b)) == 8  # the third page is shared and not full
+    cache.append_batch((a, b), counts=2)
+    assert cache.shared_prefix((a, b, c)) == 8
+    assert cache.shared_prefix((a,)) == 12
+    cache.truncate(c, 7)
+    assert cache.shared_prefix((a, b, c)) == 4
+    other = cache.allocate(count=9).sequence
+    assert cache.shared_prefix((a, other)) == 0
+    assert cache.shared_prefix(()) == 0
+
+
+@pytest.mark.parametrize("queries", [1, 2, 4])
+def test_cascade_tables_split_behind_what_every_query_sees(queries: int) -> None:
+    cache = PagedKVCache(num_pages=40, page_size=4)
+    for own in ((1, 1, 1), (0, 3, 9), (7, 4, 2)):
+        first = cache.allocate(count=12).sequence
+        batch = (first, *cache.fork(first, 2))
+        for sequence, count in zip(batch, own, strict=True):
+            cache.append(sequence, count=count)
+        split = cache.cascade(batch, queries=queries)
+        shortest = 12 + min(own)
+        assert split.prefix_length == min(12, (shortest - queries + 1) // 4 * 4)
+        pages = split.prefix_length // 4
+        assert split.prefix.block_table.tolist() == [list(cache.pages(first)[:pages])]
+        assert split.prefix.cache_seqlens.tolist() == [split.prefix_length]
+        for row, length, sequence in zip(
+            split.rest.block_table, split.rest.cache_seqlens, batch, strict=True
+        ):
+            assert length == cache.length(sequence) - split.prefix_length
+            assert tuple(row[: -(-length // 4)]) == cache.pages(sequence)[pages:]
+        for sequence in batch:
+            cache.free(sequence)
+
+
+def test_cascade_tables_where_nothing_or_everything_is_shared() -> None:
+    cache = PagedKVCache(num_pages=10, page_size=4)
+    a, b = (cache.allocate(count=8).sequence for _ in range(2))
+    split = cache.cascade((a, b))
+    assert split.prefix_length == 0
+    assert split.prefix.cache_seqlens.tolist() == [0]
+    assert split.rest.block_table.tolist() == cache.tables((a, b)).block_table.tolist()
+    split = cache.cascade((a, *cache.fork(a)))
+    assert split.prefix_length == 8
+    assert split.rest.cache_seqlens.tolist() == [0, 0]
+    assert split.rest.block_table.shape == (2, 1)
+    assert cache.cascade(()).rest.cache_seqlens.shape == (0,)
+    with pytest.raises(PagingError, match="queries=0"):
+        cache.cascade((a,), queries=0)

@@ -212,6 +212,10 @@ class History:
                 assert twins.setdefault(id(twin), page) == page
         assert len(set(twins.values())) == len(twins)  # one page, one twin
         assert cache.num_available == model.available()
+        sequences = model.sequences.values()
+        full = min((len(s.tokens) // size for s in sequences), default=0)
+        same = [len({id(s.pages[i]) for s in sequences}) == 1 for i in range(full)]
+        assert cache.shared_prefix(cache.sequences) == (*same, False).index(False) * size
         usage = cache.usage()
         held = model.held()
         assert usage.pages_held == len(held)

@@ -15,10 +15,8 @@ from fmhagen.targets.sm90_matrix import instruction_name, instruction_text
 
 BODY_LINE = "// --- body ---\n"
 _TYPES_LINE = "// --- types of the prelude ---\n"
-_VOCABULARY_LINE = (
-    "// --- vocabulary: every function that this kernel uses; definitions stand at the end ---\n"
-)
-_DEFINITIONS_LINE = "// --- definitions ---\n"
+_ISA_LINE = "// --- instructions ---\n"
+_TILE_LINE = "// --- tiles of registers and shared memory ---\n"
 _NO_DIGEST = "0" * 16
 
 
@@ -34,8 +32,8 @@ def emit_source(plan: Plan) -> Source:
     skeleton = render(plan.target.kernel_template, plan)
     used = closure(skeleton, _available(plan))
     text = _insert(skeleton, _TYPES_LINE, _types(used))
-    text = _insert(text, _VOCABULARY_LINE, _vocabulary(used))
-    text = _insert(text, _DEFINITIONS_LINE, _definitions(used))
+    text = _insert(text, _ISA_LINE, _isa(used))
+    text = _insert(text, _TILE_LINE, _tile(used))
     text = tidy(text)
     head, line, body = text.partition(BODY_LINE)
     digest = body_digest(body)
@@ -72,7 +70,7 @@ def tidy(text: str) -> str:
 
 
 def _available(plan: Plan) -> tuple[Definition, ...]:
-    """Return every definition that a kernel of this plan may use, the tile layer first."""
+    """Return every definition that a kernel of this plan may use, the isa layer first."""
     prelude = templates_dir() / "prelude" / plan.target.prelude
     suffix = plan.target.prelude_suffix
     own = render(f"parts/{plan.schedule.main_loop}/vocabulary.j2", plan)
@@ -86,12 +84,12 @@ def _available(plan: Plan) -> tuple[Definition, ...]:
         for shape in plan.matrix_shapes
     )
     return (
-        *parse(own, "tile"),
-        *parse(plan.language.text, "tile"),
-        *parse((templates_dir() / "prelude" / "language.h").read_text(encoding="ascii"), "tile"),
-        *parse((prelude / f"tile{suffix}").read_text(encoding="ascii"), "tile"),
         *parse((prelude / f"isa{suffix}").read_text(encoding="ascii"), "isa"),
         *dict.fromkeys(matrix),
+        *parse((prelude / f"tile{suffix}").read_text(encoding="ascii"), "tile"),
+        *parse((templates_dir() / "prelude" / "language.h").read_text(encoding="ascii"), "tile"),
+        *parse(plan.language.text, "tile"),
+        *parse(own, "tile"),
     )
 
 
@@ -103,22 +101,26 @@ def _insert(text: str, marker: str, addition: str) -> str:
 
 
 def _types(used: tuple[Definition, ...]) -> str:
-    isa = [d.text for d in used if d.is_type and d.layer == "isa"]
-    tile = [d.text for d in used if d.is_type and d.layer == "tile"]
-    return "\n\n".join([*_guarded(isa), *tile]) + "\n"
+    isa = [d for d in used if d.is_type and d.layer == "isa"]
+    tile = [d for d in used if d.is_type and d.layer == "tile"]
+    return _guarded(isa) + "\n" + _joined(tile)
 
 
-def _vocabulary(used: tuple[Definition, ...]) -> str:
-    functions = [d for d in used if not d.is_type]
-    return "\n".join(f"// {d.summary}\n{d.declaration}" for d in functions) + "\n"
+def _isa(used: tuple[Definition, ...]) -> str:
+    return _guarded([d for d in used if not d.is_type and d.layer == "isa"])
 
 
-def _definitions(used: tuple[Definition, ...]) -> str:
-    tile = [d.text for d in used if not d.is_type and d.layer == "tile"]
-    isa = [d.text for d in used if not d.is_type and d.layer == "isa"]
-    return "\n\n".join([*tile, *_guarded(isa)]) + "\n"
+def _tile(used: tuple[Definition, ...]) -> str:
+    return _joined([d for d in used if not d.is_type and d.layer == "tile"])
 
 
-def _guarded(texts: list[str]) -> list[str]:
+def _guarded(definitions: list[Definition]) -> str:
     """Put isa definitions under the guard: the emulator supplies its own."""
-    return ["#ifndef FMHAGEN_EMULATOR", *texts, "#endif  // FMHAGEN_EMULATOR"] if texts else []
+    if not definitions:
+        return ""
+    return f"#ifndef FMHAGEN_EMULATOR\n{_joined(definitions)}#endif  // FMHAGEN_EMULATOR\n"
+
+
+def _joined(definitions: list[Definition]) -> str:
+    """Print definitions one after the other, each under its comment."""
+    return "".join(definition.text + "\n" for definition in definitions)

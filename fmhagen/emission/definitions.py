@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-_NAME = re.compile(r"^FMHAGEN_DEVICE\b[^(]*?\b(\w+)\(", re.MULTILINE)
+_NAME = re.compile(r"^(?:template <.*?> )?FMHAGEN_DEVICE\b[^(]*?\b(\w+)\(", re.MULTILINE)
+_MACRO = re.compile(r"^#define (\w+)", re.MULTILINE)
 _STRUCT = re.compile(r"^(?:struct|using|typedef)\b[^{;=]*?\b(\w+)\s*(?:[{;=]|$)", re.MULTILINE)
+_NO_CODE = re.compile(r"//[^\n]*|\"[^\"\n]*\"")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
 
 
@@ -18,7 +20,7 @@ class Definition:
         name: its identifier.
         text: comment and code, without a final newline.
         layer: "tile" or "isa".
-        is_type: a struct rather than a function.
+        is_type: a struct rather than a function or a macro.
     """
 
     name: str
@@ -32,20 +34,14 @@ class Definition:
         return "\n".join(line for line in self.text.splitlines() if not line.startswith("//"))
 
     @property
-    def summary(self) -> str:
-        """The first comment line, without its slashes."""
-        return self.text.splitlines()[0].removeprefix("//").strip()
-
-    @property
-    def declaration(self) -> str:
-        """The forward declaration of a function."""
-        head = self.code.partition("{\n")[0].rstrip()
-        return head + ";"
-
-    @property
     def words(self) -> frozenset[str]:
         """Every identifier in the code."""
-        return frozenset(_WORD.findall(self.code))
+        return words_of(self.code)
+
+
+def words_of(text: str) -> frozenset[str]:
+    """Return every identifier of C++ text, comments and strings left out."""
+    return frozenset(_WORD.findall(_NO_CODE.sub("", text)))
 
 
 def parse(text: str, layer: str) -> tuple[Definition, ...]:
@@ -63,25 +59,52 @@ def parse(text: str, layer: str) -> tuple[Definition, ...]:
             continue
         function = _NAME.search(code)
         struct = _STRUCT.search(code)
-        match = function or struct
+        macro = _MACRO.search(code)
+        match = function or macro or struct
         if match is None:
             raise ValueError(f"a prelude block defines nothing:\n{block}")
         found.append(
-            Definition(name=match.group(1), text=block, layer=layer, is_type=function is None)
+            Definition(name=match.group(1), text=block, layer=layer, is_type=match is struct)
         )
     return tuple(found)
 
 
 def closure(body: str, available: tuple[Definition, ...]) -> tuple[Definition, ...]:
-    """Return the definitions that `body` uses, directly or through others, in their own order."""
+    """Return the definitions that `body` uses, directly or through others.
+
+    They come in their own order, but each after those that it uses: C++ needs no declarations.
+
+    Raises:
+        ValueError: definitions use one another in a circle.
+    """
     by_name: dict[str, list[Definition]] = {}
     for definition in available:
         by_name.setdefault(definition.name, []).append(definition)
+    ordered: list[Definition] = []
+    done: set[str] = set()
+    open_names: list[str] = []
+
+    def place(name: str) -> None:
+        if name in open_names:
+            raise ValueError(f"definitions in a circle: {' -> '.join([*open_names, name])}")
+        if name in done:
+            return
+        open_names.append(name)
+        uses = {word for item in by_name[name] for word in item.words} - {name}
+        for used in by_name:  # in their own order, since sets have none
+            if used in uses:
+                place(used)
+        open_names.pop()
+        done.add(name)
+        ordered.extend(by_name[name])
+
     wanted: set[str] = set()
-    pending = set(_WORD.findall(body)) & by_name.keys()
+    pending = set(words_of(body)) & by_name.keys()
     while pending:
-        name = pending.pop()
-        wanted.add(name)
-        for definition in by_name[name]:
-            pending |= (definition.words & by_name.keys()) - wanted
-    return tuple(definition for definition in available if definition.name in wanted)
+        wanted |= pending
+        words = {word for name in pending for item in by_name[name] for word in item.words}
+        pending = (words & by_name.keys()) - wanted
+    for name in by_name:
+        if name in wanted:
+            place(name)
+    return tuple(ordered)

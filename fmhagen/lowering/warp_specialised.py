@@ -256,7 +256,7 @@ def _constants(
         number("Q_TILE_BYTES", tile_m * SWIZZLE_BYTES * _boxes(d), "one stage of Q"),
         number("K_TILE_BYTES", tile_n * SWIZZLE_BYTES * _boxes(d), "one stage of K"),
         number("V_TILE_BYTES", tile_n * SWIZZLE_BYTES * _boxes(dv), "one stage of V"),
-        *(number(r.name, r.offset_bytes, "see the shared-memory map") for r in shared),
+        *(number(r.name, r.offset_bytes, f"{r.size_bytes} bytes: {r.comment}") for r in shared),
         *((SUM_LIMIT, FINITE_LIMIT) if schedule.rescale == Rescale.ON_OVERFLOW else ()),
         LN2,
     )

@@ -14,12 +14,13 @@ Everything but `storage` is integers alone and knows no tensor framework but Num
 from fmhagen.paging.manager import PagedKVCache
 from fmhagen.paging.places import Allocation, Appended, CopiesPages
 from fmhagen.paging.storage import PageLayout, PageStorage
-from fmhagen.paging.tables import CsrTables, PageTables
+from fmhagen.paging.tables import CascadeTables, CsrTables, PageTables, csr_of, tables_of_csr
 from fmhagen.paging.usage import Usage
 
 __all__ = [
     "Allocation",
     "Appended",
+    "CascadeTables",
     "CopiesPages",
     "CsrTables",
     "PageLayout",
@@ -27,4 +28,6 @@ __all__ = [
     "PageTables",
     "PagedKVCache",
     "Usage",
+    "csr_of",
+    "tables_of_csr",
 ]

@@ -27,7 +27,14 @@ from fmhagen.paging.arguments import NewTokens, Tokens
 from fmhagen.paging.ledger import Ledger, SequenceState
 from fmhagen.paging.places import Allocation, Appended, CopiesPages
 from fmhagen.paging.prefix import root_key
-from fmhagen.paging.tables import CsrTables, PageTables, csr_of, tables_of
+from fmhagen.paging.tables import (
+    CascadeTables,
+    CsrTables,
+    PageTables,
+    csr_of,
+    split_tables,
+    tables_of,
+)
 from fmhagen.paging.usage import Usage, usage_of
 
 
@@ -251,6 +258,22 @@ class PagedKVCache:
         """Return the pages of a sequence, in order."""
         return tuple(self._state(sequence).pages)
 
+    def shared_prefix(self, sequences: Sequence[int]) -> int:
+        """Return how many first tokens all of some sequences read from the same full pages.
+
+        Raises:
+            PagingError: there is no such sequence.
+        """
+        states = self._states(sequences)
+        shared = 0
+        for same in zip(*(state.pages for state in states), strict=False):
+            if len(set(same)) > 1:
+                break
+            shared += self.page_size
+        # The last page that they share may be partly filled, and more so for one than for another.
+        full = min((state.length for state in states), default=0) // self.page_size
+        return min(shared, full * self.page_size)
+
     def pages_needed(self, sequences: Sequence[int], counts: Sequence[int] | int = 1) -> int:
         """Return how many pages `append_batch` would take, copies on write included."""
         states = self._states(sequences)
@@ -303,6 +326,23 @@ class PagedKVCache:
         """Return the pages of a batch as FlashInfer takes them; see `tables`."""
         tables = self.tables(sequences, unwritten=unwritten)
         return csr_of(tables.block_table, tables.cache_seqlens, self.page_size, like)
+
+    def cascade(
+        self, sequences: Sequence[int], *, queries: int = 1, like: Any = None
+    ) -> CascadeTables:
+        """Return the tables of a batch split behind the prefix that its sequences share.
+
+        Args:
+            sequences: their numbers.
+            queries: query rows of each in the call; all of them must see the whole prefix.
+            like: a tensor that names framework and device of the result; None means NumPy.
+
+        Raises:
+            PagingError: there is no such sequence, or `queries` is no number.
+        """
+        shared = self.shared_prefix(sequences)
+        rows = arguments.size("queries", queries)
+        return split_tables(self.tables(sequences), shared, rows, like)
 
     def usage(self) -> Usage:
         """Return where the slots went; takes time in proportion to all pages held."""

@@ -52,6 +52,49 @@ class CsrTables:
     page_size: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CascadeTables:
+    """A batch in two parts: the prefix that all sequences share, once, and the rest of each.
+
+    Attributes:
+        prefix: tables of a batch of 1, whose keys every query row of the whole batch sees.
+        rest: tables of the batch, which begin behind the prefix.
+        prefix_length: keys of the prefix, a multiple of the page size; 0 where nothing is shared.
+    """
+
+    prefix: PageTables
+    rest: PageTables
+    prefix_length: int
+
+
+def split_tables(tables: PageTables, shared: int, queries: int, like: Any = None) -> CascadeTables:
+    """Split the tables of a batch behind its shared prefix.
+
+    Args:
+        tables: NumPy tables of the batch, whose first `shared` keys lie in the same pages.
+        shared: keys.
+        queries: query rows of each sequence, the last of its keys' positions; the prefix is cut
+            so that the first of them sees all of it under a causal mask.
+        like: a tensor that names the framework and device of the result; None means NumPy.
+    """
+    size, lengths = tables.page_size, tables.cache_seqlens
+    seen = int(lengths.min()) - queries + 1 if len(lengths) else 0
+    pages = max(0, min(shared, seen)) // size
+    prefix = PageTables(
+        block_table=array_like(tables.block_table[:1, : max(1, pages)].copy(), like),
+        cache_seqlens=array_like(np.full(len(lengths[:1]), pages * size, np.int32), like),
+        page_size=size,
+    )
+    # A table has a column at least, so one of the prefix stays where it is all that there is.
+    first = min(pages, tables.block_table.shape[1] - 1)
+    rest = PageTables(
+        block_table=array_like(tables.block_table[:, first:].copy(), like),
+        cache_seqlens=array_like(lengths - pages * size, like),
+        page_size=size,
+    )
+    return CascadeTables(prefix=prefix, rest=rest, prefix_length=pages * size)
+
+
 def tables_of(
     fill: Callable[[Int32], None],
     lengths: Int32,
@@ -137,3 +180,61 @@ def csr_of(block_table: Int32, cache_seqlens: Int32, page_size: int, like: Any =
         last_page_len=array_like(last, like),
         page_size=page_size,
     )
+
+
+def tables_of_csr(
+    indptr: Any,
+    indices: Any,
+    last_page_len: Any,
+    page_size: int,
+    *,
+    width: int | None = None,
+    like: Any = None,
+) -> PageTables:
+    """Turn FlashInfer's CSR form into a block table: the inverse of `csr_of`.
+
+    Args:
+        indptr: (B + 1,) integers on the host, where each sequence's pages begin, and their end.
+        indices: at least indptr[B] page numbers.
+        last_page_len: (B,) keys in the last page of each sequence; whatever stands there for a
+            sequence without pages has no effect.
+        page_size: keys a page.
+        width: columns; None means those of the longest sequence, at least 1.
+        like: a tensor that names the framework and device of the result; None means NumPy.
+
+    Raises:
+        PagingError: a value is no integer, decreases, or does not fit the others.
+    """
+    ends = _integers("indptr", indptr)
+    pages = _integers("indices", indices)
+    last = _integers("last_page_len", last_page_len)
+    if not len(ends) or ends[0] != 0 or (np.diff(ends) < 0).any():
+        raise PagingError("indptr", ends.tolist(), "must begin with 0 and never decrease")
+    if ends[-1] > len(pages):
+        limit = f"must be at most the {len(pages)} indices"
+        raise PagingError(f"indptr[{len(ends) - 1}]", int(ends[-1]), limit)
+    counts = np.diff(ends)
+    if len(last) != len(counts):
+        limit = f"must be as many as the {len(counts)} sequences of indptr"
+        raise PagingError("last_page_len", len(last), limit)
+    wrong = (counts > 0) & ((last < 1) | (last > page_size))
+    if wrong.any():
+        where = int(np.flatnonzero(wrong)[0])
+        limit = f"must be between 1 and the page size of {page_size}"
+        raise PagingError(f"last_page_len[{where}]", int(last[where]), limit)
+
+    def fill(table: Int32) -> None:
+        table[np.arange(table.shape[1]) < counts[:, None]] = pages[: ends[-1]]
+
+    lengths = np.where(counts > 0, (counts - 1) * page_size + last, 0).astype(np.int32)
+    longest = int(counts.max(initial=0))
+    return tables_of(fill, lengths, longest, page_size, width=width, like=like, out=None)
+
+
+def _integers(name: str, values: Any) -> npt.NDArray[np.int64]:
+    """Return integers of any width as int64: never the bytes of one read as another."""
+    found = np.asarray(values)
+    if found.ndim != 1 or not (np.issubdtype(found.dtype, np.integer) or not found.size):
+        limit = "must be a one-dimensional list or array of integers"
+        raise PagingError(name, f"{found.dtype} of shape {found.shape}", limit)
+    return found.astype(np.int64)

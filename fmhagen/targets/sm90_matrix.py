@@ -31,29 +31,24 @@ def instruction_text(n: int, dtype: str, form: str) -> str:
     immediates = {"ss": "1, 1, 0, 0", "rs": "1, 1, 0", "rs_t": "1, 1, 1"}[form]
     instruction = f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} "
     name = instruction_name(n, dtype, form)
-    lines = [
-        f"// {_SUMMARIES[form]} (PTX ISA 9.7.15.5).",
-        f"FMHAGEN_DEVICE void {name}(f32 (&d)[{count}], {arguments}, u64 b, u32 accumulate) {{",
-        "  asm volatile(",
-        '      "{\\n"',
-        '      ".reg .pred p;\\n"',
-        f'      "setp.ne.b32 p, {flag}, 0;\\n"',
-        f'      "{instruction}"',
-        *_quoted("{" + ", ".join(registers) + "}, "),
-        f'      "{a_operand}, {b}, p, {immediates};\\n"',
-        '      "}\\n"',
-        *_operands(": ", [f'"+f"(d[{i}])' for i in range(count)]),
-        *_operands(": ", inputs),
-        "  );",
-        "}",
-    ]
-    return "\n".join(lines)
+    return "\n".join(
+        (
+            f"// {_SUMMARIES[form]} (PTX ISA 9.7.15.5).",
+            f"FMHAGEN_DEVICE void {name}(f32 (&d)[{count}], {arguments}, u64 b, u32 accumulate) {{",
+            f'  asm volatile("{{ .reg .pred p; setp.ne.b32 p, {flag}, 0;\\n"',
+            f'               "{instruction}"',
+            *_quoted("{" + ", ".join(registers) + f"}}, {a_operand}, {b}, p, {immediates}; }}"),
+            *_operands(": ", [f"FMHAGEN_8(d, {i})" for i in range(0, count, 8)]),
+            f"               : {', '.join(inputs)});",
+            "}",
+        )
+    )
 
 
 def _quoted(text: str) -> list[str]:
-    return [f'      "{line} "' for line in textwrap.wrap(text, 84)]
+    return [f'               "{line} "' for line in textwrap.wrap(text, 101)]
 
 
 def _operands(prefix: str, items: list[str]) -> list[str]:
-    wrapped = textwrap.wrap(", ".join(items), 88, break_long_words=False)
-    return [f"      {prefix if i == 0 else '  '}{line}" for i, line in enumerate(wrapped)]
+    wrapped = textwrap.wrap(", ".join(items), 103, break_long_words=False)
+    return [f"               {prefix if i == 0 else '  '}{line}" for i, line in enumerate(wrapped)]

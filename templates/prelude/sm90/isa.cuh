@@ -1,31 +1,23 @@
 // The isa layer of sm90: one function, one instruction. Sections are those of the PTX ISA 8.8
 // (https://docs.nvidia.com/cuda/parallel-thread-execution/). Shared-memory addresses are u32.
-// A definition is a block without blank lines; the first comment line is its entry in the vocabulary.
+// A definition is a block without blank lines; the first comment line says what it does.
 
 // Opaque 128-byte tensor map, as cuTensorMapEncodeTiled writes it.
-struct alignas(64) TensorMap {
-  u64 opaque[16];
-};
+struct alignas(64) TensorMap { u64 opaque[16]; };
 
 // Index of this thread in its block.
-FMHAGEN_DEVICE u32 thread_index() {
-  return threadIdx.x;
-}
+FMHAGEN_DEVICE u32 thread_index() { return threadIdx.x; }
 
 // Index of this block in the grid.
-FMHAGEN_DEVICE u32 block_index() {
-  return blockIdx.x;
-}
+FMHAGEN_DEVICE u32 block_index() { return blockIdx.x; }
 
 // Number of blocks in the grid.
-FMHAGEN_DEVICE u32 grid_size() {
-  return gridDim.x;
-}
+FMHAGEN_DEVICE u32 grid_size() { return gridDim.x; }
 
 // Address of the block's dynamic shared memory, 1024-byte aligned.
 FMHAGEN_DEVICE u32 smem_base() {
   extern __shared__ __align__(1024) u8 s_dynamic[];
-  return static_cast<u32>(__cvta_generic_to_shared(s_dynamic));
+  return u32(__cvta_generic_to_shared(s_dynamic));
 }
 
 // Index of this block in its cluster.
@@ -53,9 +45,7 @@ FMHAGEN_DEVICE void cluster_wait() {
 }
 
 // All threads of the block meet (bar.sync 0).
-FMHAGEN_DEVICE void block_sync() {
-  __syncthreads();
-}
+FMHAGEN_DEVICE void block_sync() { __syncthreads(); }
 
 // `threads` threads meet at named barrier `id` (9.7.13.1, bar.sync).
 FMHAGEN_DEVICE void named_barrier_sync(u32 id, u32 threads) {
@@ -65,16 +55,9 @@ FMHAGEN_DEVICE void named_barrier_sync(u32 id, u32 threads) {
 // As named_barrier_sync; true in all threads if `predicate` holds in any (9.7.13.1, bar.red.or).
 FMHAGEN_DEVICE bool named_barrier_any(u32 id, u32 threads, bool predicate) {
   u32 any;
-  asm volatile(
-      "{\n"
-      ".reg .pred mine, all;\n"
-      "setp.ne.u32 mine, %3, 0;\n"
-      "bar.red.or.pred all, %1, %2, mine;\n"
-      "selp.u32 %0, 1, 0, all;\n"
-      "}\n"
-      : "=r"(any)
-      : "r"(id), "r"(threads), "r"(static_cast<u32>(predicate))
-      : "memory");
+  asm volatile("{ .reg .pred mine, all; setp.ne.u32 mine, %3, 0;\n"
+               "bar.red.or.pred all, %1, %2, mine; selp.u32 %0, 1, 0, all; }"
+               : "=r"(any) : "r"(id), "r"(threads), "r"(u32(predicate)) : "memory");
   return any != 0;
 }
 
@@ -84,41 +67,27 @@ FMHAGEN_DEVICE void named_barrier_arrive(u32 id, u32 threads) {
 }
 
 // Lanes of the warp meet; their shared-memory accesses before it are ordered before those after.
-FMHAGEN_DEVICE void warp_sync() {
-  __syncwarp();
-}
+FMHAGEN_DEVICE void warp_sync() { __syncwarp(); }
 
 // `value` of lane 0, so that the compiler sees a warp-uniform number.
-FMHAGEN_DEVICE u32 warp_uniform(u32 value) {
-  return __shfl_sync(0xffffffffu, value, 0);
-}
+FMHAGEN_DEVICE u32 warp_uniform(u32 value) { return __shfl_sync(0xffffffffu, value, 0); }
 
 // Value of the lane whose index differs in the bits of `lane_mask`.
-FMHAGEN_DEVICE f32 shuffle_xor(f32 value, u32 lane_mask) {
-  return __shfl_xor_sync(0xffffffffu, value, lane_mask);
-}
+FMHAGEN_DEVICE f32 shuffle_xor(f32 value, u32 lane_mask) { return __shfl_xor_sync(0xffffffffu, value, lane_mask); }
 
 // As shuffle_xor, of 32 bits.
-FMHAGEN_DEVICE u32 shuffle_xor_bits(u32 value, u32 lane_mask) {
-  return __shfl_xor_sync(0xffffffffu, value, lane_mask);
-}
+FMHAGEN_DEVICE u32 shuffle_xor_bits(u32 value, u32 lane_mask) { return __shfl_xor_sync(0xffffffffu, value, lane_mask); }
 
 // True in every lane of the warp if `predicate` holds in any.
-FMHAGEN_DEVICE bool warp_any(bool predicate) {
-  return __any_sync(0xffffffffu, predicate);
-}
+FMHAGEN_DEVICE bool warp_any(bool predicate) { return __any_sync(0xffffffffu, predicate); }
 
-// Raises this warpgroup's registers a thread to REGISTERS (9.7.19.5, setmaxnreg).
-template <u32 REGISTERS>
-FMHAGEN_DEVICE void registers_increase() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(REGISTERS));
-}
+// Raises this warpgroup's registers a thread to COUNT (9.7.19.5, setmaxnreg).
+template <u32 COUNT>
+FMHAGEN_DEVICE void registers_increase() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 
-// Lowers this warpgroup's registers a thread to REGISTERS (9.7.19.5, setmaxnreg).
-template <u32 REGISTERS>
-FMHAGEN_DEVICE void registers_decrease() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(REGISTERS));
-}
+// Lowers this warpgroup's registers a thread to COUNT (9.7.19.5, setmaxnreg).
+template <u32 COUNT>
+FMHAGEN_DEVICE void registers_decrease() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 
 // Initialises an mbarrier for `count` arrivals a phase (9.7.13.15.9).
 FMHAGEN_DEVICE void mbarrier_init(u32 barrier, u32 count) {
@@ -126,9 +95,7 @@ FMHAGEN_DEVICE void mbarrier_init(u32 barrier, u32 count) {
 }
 
 // Makes mbarrier initialisations visible to the async proxy (9.7.13.4, fence.mbarrier_init).
-FMHAGEN_DEVICE void mbarrier_init_fence() {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-}
+FMHAGEN_DEVICE void mbarrier_init_fence() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 
 // One arrival, release (9.7.13.15.13).
 FMHAGEN_DEVICE void mbarrier_arrive(u32 barrier) {
@@ -143,23 +110,16 @@ FMHAGEN_DEVICE void mbarrier_arrive_cluster(u32 barrier) {
 
 // One arrival that also expects `bytes` of asynchronous copies in this phase (9.7.13.15.13).
 FMHAGEN_DEVICE void mbarrier_arrive_expect_tx(u32 barrier, u32 bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
 // Waits until the phase of parity `parity` has completed, acquire (9.7.13.15.16).
 // NOTE: with a generous time limit the hardware keeps the warp asleep; without one a waiting warp
 // polls, and takes issue slots and power from the warps that compute.
 FMHAGEN_DEVICE void mbarrier_wait(u32 barrier, u32 parity) {
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "WAIT:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, %2;\n"
-      "@!done bra WAIT;\n"
-      "}\n" ::"r"(barrier),
-      "r"(parity), "r"(10000000)
-      : "memory");
+  asm volatile("{ .reg .pred done;\n"
+               "WAIT: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, %2; @!done bra WAIT; }"
+               ::"r"(barrier), "r"(parity), "r"(10000000) : "memory");
 }
 
 // Fetches a tensor map into the descriptor cache (9.7.9.27, prefetch.tensormap).
@@ -168,13 +128,10 @@ FMHAGEN_DEVICE void tensor_map_prefetch(const TensorMap* map) {
 }
 
 // Copies one box of a 4-D tensor to shared memory; completes on `barrier` (9.7.9.27.1.2).
-FMHAGEN_DEVICE void tma_load_4d(u32 destination, const TensorMap* map, u32 barrier, i32 c0, i32 c1,
-                                i32 c2, i32 c3) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(destination),
-      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
-      : "memory");
+FMHAGEN_DEVICE void tma_load_4d(u32 destination, const TensorMap* map, u32 barrier, i32 c0, i32 c1, i32 c2, i32 c3) {
+  asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+               " [%0], [%1, {%3, %4, %5, %6}], [%2];"
+               ::"r"(destination), "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
 }
 
 // As tma_load_4d, to the same place in each block of the cluster whose bit is set, where it completes on the
@@ -190,88 +147,56 @@ FMHAGEN_DEVICE void tma_load_4d_multicast(u32 destination, const TensorMap* map,
 
 // Copies one box of shared memory to a 4-D tensor; out-of-bounds elements are dropped (9.7.9.27.1.3).
 FMHAGEN_DEVICE void tma_store_4d(const TensorMap* map, u32 source, i32 c0, i32 c1, i32 c2, i32 c3) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
-      "r"(source), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
-      : "memory");
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
+               ::"l"(map), "r"(source), "r"(c0), "r"(c1), "r"(c2), "r"(c3) : "memory");
 }
 
 // Closes this thread's group of bulk stores (9.7.9.26.3.1).
-FMHAGEN_DEVICE void tma_store_commit() {
-  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-}
+FMHAGEN_DEVICE void tma_store_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
 // Waits until this thread's bulk stores have read their shared memory (9.7.9.26.3.2).
-FMHAGEN_DEVICE void tma_store_wait_read() {
-  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
-}
+FMHAGEN_DEVICE void tma_store_wait_read() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 
 // Waits until this thread's bulk stores are complete (9.7.9.26.3.2).
-FMHAGEN_DEVICE void tma_store_wait() {
-  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
-}
+FMHAGEN_DEVICE void tma_store_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
 // Orders this thread's plain shared-memory accesses before later async-proxy ones (9.7.13.4).
-FMHAGEN_DEVICE void proxy_fence() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-}
+FMHAGEN_DEVICE void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
 // Orders register accesses before the next wgmma of this warpgroup (9.7.15.7.1).
-FMHAGEN_DEVICE void wgmma_fence() {
-  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
+FMHAGEN_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 // Closes a group of wgmma operations (9.7.15.7.2).
-FMHAGEN_DEVICE void wgmma_commit() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
+FMHAGEN_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
 // Waits until at most PENDING groups of wgmma are in flight (9.7.15.7.3).
 template <u32 PENDING>
-FMHAGEN_DEVICE void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
-}
+FMHAGEN_DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory"); }
+
+// Eight registers of an accumulator, as operands of an instruction.
+#define FMHAGEN_8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), \
+                        "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 
 // Keeps the compiler from moving reads or writes of an accumulator element across this point.
-FMHAGEN_DEVICE void register_fence(f32& value) {
-  asm volatile("" : "+f"(value)::"memory");
-}
+FMHAGEN_DEVICE void register_fence(f32& value) { asm volatile("" : "+f"(value)::"memory"); }
 
 // 2^x, flushing denormals; relative error 2^-22 (9.7.3.21, ex2.approx.ftz).
-FMHAGEN_DEVICE f32 exp2_approx(f32 x) {
-  f32 y;
-  asm volatile("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
+FMHAGEN_DEVICE f32 exp2_approx(f32 x) { asm volatile("ex2.approx.ftz.f32 %0, %0;" : "+f"(x)); return x; }
 
 // log2(x) (9.7.3.20, lg2.approx.ftz).
-FMHAGEN_DEVICE f32 log2_approx(f32 x) {
-  f32 y;
-  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
+FMHAGEN_DEVICE f32 log2_approx(f32 x) { asm("lg2.approx.ftz.f32 %0, %0;" : "+f"(x)); return x; }
 
 // 1/x (9.7.3.14, rcp.approx.ftz).
-FMHAGEN_DEVICE f32 reciprocal_approx(f32 x) {
-  f32 y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
+FMHAGEN_DEVICE f32 reciprocal_approx(f32 x) { asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(x)); return x; }
 
 // a * b + c in one rounding (9.7.3.6).
-FMHAGEN_DEVICE f32 fused_multiply_add(f32 a, f32 b, f32 c) {
-  return __fmaf_rn(a, b, c);
-}
+FMHAGEN_DEVICE f32 fused_multiply_add(f32 a, f32 b, f32 c) { return __fmaf_rn(a, b, c); }
 
 // The larger of two numbers; a NaN loses (9.7.3.12).
-FMHAGEN_DEVICE f32 maximum(f32 a, f32 b) {
-  return fmaxf(a, b);
-}
+FMHAGEN_DEVICE f32 maximum(f32 a, f32 b) { return fmaxf(a, b); }
 
 // Positive infinity.
-FMHAGEN_DEVICE f32 infinity() {
-  return __int_as_float(0x7f800000);
-}
+FMHAGEN_DEVICE f32 infinity() { return __int_as_float(0x7f800000); }
 
 // Rounds two floats to bf16, to nearest even; `low` goes to bits 0-15 (9.7.9.22).
 FMHAGEN_DEVICE u32 pack_bf16x2(f32 low, f32 high) {
@@ -289,24 +214,18 @@ FMHAGEN_DEVICE u32 pack_f16x2(f32 low, f32 high) {
 
 // Stores four 8x8 matrices of 16-bit elements; lane i gives the address of row i%8 of matrix i/8 (9.7.14.5.16).
 FMHAGEN_DEVICE void store_matrix_x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address),
-               "r"(r0), "r"(r1), "r"(r2), "r"(r3)
-               : "memory");
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+               ::"r"(address), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
 }
 
 // Stores one float to global memory.
-FMHAGEN_DEVICE void store_global_f32(f32* address, f32 value) {
-  *address = value;
-}
+FMHAGEN_DEVICE void store_global_f32(f32* address, f32 value) { *address = value; }
 
 // Stores two 16-bit elements to global memory.
-FMHAGEN_DEVICE void store_global_u32(u16* address, u32 value) {
-  *reinterpret_cast<u32*>(address) = value;
-}
+FMHAGEN_DEVICE void store_global_u32(u16* address, u32 value) { *reinterpret_cast<u32*>(address) = value; }
 
 // Stores eight 16-bit elements to global memory; `address` is 16-byte aligned.
 FMHAGEN_DEVICE void store_global_v4(u16* address, u32 r0, u32 r1, u32 r2, u32 r3) {
-  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(address), "r"(r0), "r"(r1), "r"(r2),
-               "r"(r3)
-               : "memory");
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+               ::"l"(address), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
 }

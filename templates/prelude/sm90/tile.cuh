@@ -1,155 +1,117 @@
 // The tile layer of sm90: what a kernel body says, in terms of the isa layer.
-// An accumulator fragment of 64 x N: element i of a thread belongs to row half (i / 2) % 2, that is
-// row thread_row() + 8 * half, and to column 8 * (i / 4) + 2 * (lane % 4) + i % 2
+
+// A number for each of a thread's two rows of an accumulator: thread_row() and thread_row() + 8 of 64.
+using Rows = f32[2];
+
+// S of 64 rows, then P: element i is of row half i / 2 % 2 and column 8 * (i / 4) + thread_column() + i % 2
 // (PTX ISA 9.7.15.5.1, wgmma.mma_async, D fragment).
+using Scores = f32[TILE_N / 2];
+
+// O of 64 rows, laid out likewise.
+using Output = f32[HEAD_DIM_V / 2];
+
+// P in 16 bits, two elements a register: the accumulator fragment of S is the A fragment of P V.
+using Packed = u32[TILE_N / 4];
 
 // Row of this thread's first accumulator element in its warpgroup's 64.
-FMHAGEN_DEVICE u32 thread_row() {
-  return thread_index() % GROUP_THREADS / 32 * 16 + thread_index() % 32 / 4;
-}
+FMHAGEN_DEVICE u32 thread_row() { return thread_index() % GROUP_THREADS / 32 * 16 + thread_index() % 32 / 4; }
 
 // Column of this thread's first accumulator element.
-FMHAGEN_DEVICE u32 thread_column() {
-  return thread_index() % 4 * 2;
-}
+FMHAGEN_DEVICE u32 thread_column() { return thread_index() % 4 * 2; }
 
 // The number in [low, high] nearest to `value`.
-FMHAGEN_DEVICE i32 clamp(i32 value, i32 low, i32 high) {
-  return value < low ? low : value > high ? high : value;
-}
+FMHAGEN_DEVICE i32 clamp(i32 value, i32 low, i32 high) { return value < low ? low : value > high ? high : value; }
 
-// Waits until the use number `use` of a ring of COUNT buffers has been filled.
-template <u32 COUNT>
-FMHAGEN_DEVICE void wait_full(u32 barriers, u32 use) {
+// Waits until use number `use` of a ring of COUNT buffers has been filled.
+template <u32 COUNT> FMHAGEN_DEVICE void wait_full(u32 barriers, u32 use) {
   mbarrier_wait(barriers + use % COUNT * BARRIER_BYTES, use / COUNT % 2);
 }
 
 // Waits until the buffer of use number `use` is free again; the first time round it is.
-template <u32 COUNT>
-FMHAGEN_DEVICE void wait_empty(u32 barriers, u32 use) {
+template <u32 COUNT> FMHAGEN_DEVICE void wait_empty(u32 barriers, u32 use) {
   mbarrier_wait(barriers + use % COUNT * BARRIER_BYTES, use / COUNT % 2 ^ 1);
 }
 
 // This warp is done with the buffer of use number `use`.
-template <u32 COUNT>
-FMHAGEN_DEVICE void release(u32 barriers, u32 use) {
-  if (thread_index() % 32 == 0) {
-    mbarrier_arrive(barriers + use % COUNT * BARRIER_BYTES);
-  }
+template <u32 COUNT> FMHAGEN_DEVICE void release(u32 barriers, u32 use) {
+  if (thread_index() % 32 == 0) { mbarrier_arrive(barriers + use % COUNT * BARRIER_BYTES); }
 }
 
-// Loads rows [row, row + rows of a box) of one head as BOXES boxes of BOX_COLUMNS columns.
+// Fills the buffer of use number `use` with rows [row, row + rows of a box) of one head, a box of columns at a time.
 // Columns beyond the head's depth and rows beyond its end arrive as zeros.
-template <u32 BOXES, u32 BOX_BYTES>
-FMHAGEN_DEVICE void load_tile(u32 destination, const TensorMap* map, u32 barrier, u32 row, i32 head,
-                              i32 batch) {
+template <u32 COUNT, u32 BOXES, u32 BOX_BYTES>
+FMHAGEN_DEVICE void load_tile(u32 tiles, u32 full, u32 use, const TensorMap* map, u32 row, i32 head, i32 batch) {
+  const u32 barrier = full + use % COUNT * BARRIER_BYTES;
   mbarrier_arrive_expect_tx(barrier, BOXES * BOX_BYTES);
-#pragma unroll
-  for (u32 box = 0; box < BOXES; ++box) {
-    tma_load_4d(destination + box * BOX_BYTES, map, barrier, static_cast<i32>(box * BOX_COLUMNS),
-                static_cast<i32>(row), head, batch);
+  FMHAGEN_UNROLL for (u32 box = 0; box < BOXES; ++box) {
+    const u32 destination = tiles + use % COUNT * (BOXES * BOX_BYTES) + box * BOX_BYTES;
+    tma_load_4d(destination, map, barrier, i32(box * BOX_COLUMNS), i32(row), head, batch);
   }
-}
-
-// Loads one K tile as use number `use` of the K ring.
-FMHAGEN_DEVICE void load_k(const Params& params, u32 smem, u32 use, u32 n_tile, i32 head, i32 batch) {
-  wait_empty<STAGES>(smem + K_EMPTY, use);
-  load_tile<QK_BOXES, KV_BOX_BYTES>(smem + SMEM_K + use % STAGES * K_TILE_BYTES, &params.k_map,
-                                    smem + K_FULL + use % STAGES * BARRIER_BYTES, n_tile * TILE_N,
-                                    head, batch);
-}
-
-// Loads one V tile as use number `use` of the V ring.
-FMHAGEN_DEVICE void load_v(const Params& params, u32 smem, u32 use, u32 n_tile, i32 head, i32 batch) {
-  wait_empty<STAGES>(smem + V_EMPTY, use);
-  load_tile<V_BOXES, KV_BOX_BYTES>(smem + SMEM_V + use % STAGES * V_TILE_BYTES, &params.v_map,
-                                      smem + V_FULL + use % STAGES * BARRIER_BYTES,
-                                      n_tile * TILE_N, head, batch);
 }
 
 // Descriptor of a K-major operand under the 128-byte swizzle; `start` is its address / 16.
 // (PTX ISA 9.7.15.5.1.2.2: start in bits 0-13, stride between groups of eight rows / 16 in bits
 // 32-45, swizzle mode in bits 62-63. Shared memory ends below 2^18, so `start` needs no mask.)
-FMHAGEN_DEVICE u64 descriptor_k_major(u32 start) {
-  const u32 high = 8 * ROW_BYTES >> 4 | 1u << 30;
-  return static_cast<u64>(high) << 32 | start;
-}
+FMHAGEN_DEVICE u64 descriptor_k_major(u32 start) { return u64(8 * ROW_BYTES >> 4 | 1u << 30) << 32 | start; }
 
-// Descriptor of an MN-major operand under the 128-byte swizzle; `start` is its address / 16.
-// (As above, with the distance between boxes of 64 columns / 16 in bits 16-29.)
-template <u32 BOX_BYTES>
-FMHAGEN_DEVICE u64 descriptor_mn_major(u32 start) {
-  const u32 high = 8 * ROW_BYTES >> 4 | 1u << 30;
-  return static_cast<u64>(high) << 32 | (BOX_BYTES >> 4 << 16 | start);
+// The same of an MN-major operand: the distance between boxes of 64 columns / 16 is in bits 16-29.
+template <u32 BOX_BYTES> FMHAGEN_DEVICE u64 descriptor_mn_major(u32 start) {
+  return u64(8 * ROW_BYTES >> 4 | 1u << 30) << 32 | (BOX_BYTES >> 4 << 16 | start);
 }
 
 // Sets every element to zero.
-template <u32 COUNT>
-FMHAGEN_DEVICE void clear(f32 (&values)[COUNT]) {
-#pragma unroll
-  for (u32 i = 0; i < COUNT; ++i) {
-    values[i] = 0.0f;
-  }
+template <u32 COUNT> FMHAGEN_DEVICE void clear(f32 (&values)[COUNT]) {
+  FMHAGEN_UNROLL for (u32 i = 0; i < COUNT; ++i) { values[i] = 0.0f; }
 }
 
 // Copies every element.
-template <u32 COUNT>
-FMHAGEN_DEVICE void copy(u32 (&to)[COUNT], const u32 (&from)[COUNT]) {
-#pragma unroll
-  for (u32 i = 0; i < COUNT; ++i) {
-    to[i] = from[i];
-  }
+template <u32 COUNT> FMHAGEN_DEVICE void copy(u32 (&to)[COUNT], const u32 (&from)[COUNT]) {
+  FMHAGEN_UNROLL for (u32 i = 0; i < COUNT; ++i) { to[i] = from[i]; }
 }
 
 // sum += part, for each of this thread's two rows.
-FMHAGEN_DEVICE void add_up(f32 (&sum)[2], const f32 (&part)[2]) {
+FMHAGEN_DEVICE void add_up(Rows& sum, const Rows& part) {
   sum[0] += part[0];
   sum[1] += part[1];
 }
 
 // Largest element of each of this thread's two rows, over this thread's columns.
-FMHAGEN_DEVICE void thread_maximum(f32 (&largest)[2], const f32 (&s)[TILE_N / 2]) {
+FMHAGEN_DEVICE void thread_maximum(Rows& largest, const Scores& s) {
   largest[0] = maximum(s[0], s[1]);
   largest[1] = maximum(s[2], s[3]);
-#pragma unroll
-  for (u32 i = 4; i < TILE_N / 2; i += 4) {
+  FMHAGEN_UNROLL for (u32 i = 4; i < TILE_N / 2; i += 4) {
     largest[0] = maximum(largest[0], maximum(s[i], s[i + 1]));
     largest[1] = maximum(largest[1], maximum(s[i + 2], s[i + 3]));
   }
 }
 
 // Largest element of each row, over the four threads that share it.
-FMHAGEN_DEVICE void row_maximum(f32 (&largest)[2], const f32 (&s)[TILE_N / 2]) {
+FMHAGEN_DEVICE void row_maximum(Rows& largest, const Scores& s) {
   thread_maximum(largest, s);
-#pragma unroll
-  for (u32 half = 0; half < 2; ++half) {
+  FMHAGEN_UNROLL for (u32 half = 0; half < 2; ++half) {
     largest[half] = maximum(largest[half], shuffle_xor(largest[half], 1));
     largest[half] = maximum(largest[half], shuffle_xor(largest[half], 2));
   }
 }
 
 // s = exp2(scale_log2 * s - reference), sum += this thread's part of the row sums.
-FMHAGEN_DEVICE void softmax(f32 (&s)[TILE_N / 2], const f32 (&reference)[2], f32 (&sum)[2],
-                            f32 scale_log2) {
-#pragma unroll
-  for (u32 i = 0; i < TILE_N / 2; ++i) {
+FMHAGEN_DEVICE void softmax(Scores& s, const Rows& reference, Rows& sum, f32 scale_log2) {
+  FMHAGEN_UNROLL for (u32 i = 0; i < TILE_N / 2; ++i) {
     s[i] = exp2_approx(fused_multiply_add(s[i], scale_log2, -reference[i / 2 % 2]));
     sum[i / 2 % 2] += s[i];
   }
 }
 
 // As `softmax`, where a row may have seen no key yet: its elements are -inf and its P is 0.
-FMHAGEN_DEVICE void softmax_masked(f32 (&s)[TILE_N / 2], const f32 (&reference)[2], f32 (&sum)[2],
-                                   f32 scale_log2) {
-  // NOTE: -inf - (-inf) would be NaN.
-  const f32 guarded[2] = {reference[0] == -infinity() ? 0.0f : reference[0],
-                          reference[1] == -infinity() ? 0.0f : reference[1]};
+// NOTE: -inf - (-inf) would be NaN.
+FMHAGEN_DEVICE void softmax_masked(Scores& s, const Rows& reference, Rows& sum, f32 scale_log2) {
+  const Rows guarded = {reference[0] == -infinity() ? 0.0f : reference[0],
+                        reference[1] == -infinity() ? 0.0f : reference[1]};
   softmax(s, guarded, sum, scale_log2);
 }
 
 // The first key tile of a row: the reference is its exact maximum.
-FMHAGEN_DEVICE void softmax_first(f32 (&s)[TILE_N / 2], f32 (&reference)[2], f32 (&sum)[2],
-                                  f32 scale_log2) {
+FMHAGEN_DEVICE void softmax_first(Scores& s, Rows& reference, Rows& sum, f32 scale_log2) {
   row_maximum(reference, s);
   reference[0] *= scale_log2;
   reference[1] *= scale_log2;
@@ -157,33 +119,25 @@ FMHAGEN_DEVICE void softmax_first(f32 (&s)[TILE_N / 2], f32 (&reference)[2], f32
 }
 
 // True if this thread saw an element that is more than a factor 2^8 above the reference.
-FMHAGEN_DEVICE bool outgrows_reference(const f32 (&s)[TILE_N / 2], const f32 (&reference)[2],
-                                       f32 scale_log2) {
+FMHAGEN_DEVICE bool outgrows_reference(const Scores& s, const Rows& reference, f32 scale_log2) {
   const f32 growth_log2 = 8.0f;  // P stays below 2^8, so l and the 16-bit P keep their accuracy
-  f32 largest[2];
+  Rows largest;
   thread_maximum(largest, s);
-  return largest[0] * scale_log2 - reference[0] > growth_log2 ||
-         largest[1] * scale_log2 - reference[1] > growth_log2;
+  return largest[0] * scale_log2 - reference[0] > growth_log2 || largest[1] * scale_log2 - reference[1] > growth_log2;
 }
 
 // (O, l) = alpha * (O, l), a factor a row.
-FMHAGEN_DEVICE void scale_rows(f32 (&o)[HEAD_DIM_V / 2], f32 (&sum)[2], const f32 (&alpha)[2]) {
+FMHAGEN_DEVICE void scale_rows(Output& o, Rows& sum, const Rows& alpha) {
   sum[0] *= alpha[0];
   sum[1] *= alpha[1];
-#pragma unroll
-  for (u32 i = 0; i < HEAD_DIM_V / 2; ++i) {
-    o[i] *= alpha[i / 2 % 2];
-  }
+  FMHAGEN_UNROLL for (u32 i = 0; i < HEAD_DIM_V / 2; ++i) { o[i] *= alpha[i / 2 % 2]; }
 }
 
 // Moves the reference up to the row maximum, and O and l with it.
-FMHAGEN_DEVICE void rescale(const f32 (&s)[TILE_N / 2], f32 (&o)[HEAD_DIM_V / 2],
-                            f32 (&reference)[2], f32 (&sum)[2], f32 scale_log2) {
-  f32 largest[2];
-  f32 alpha[2];
+FMHAGEN_DEVICE void rescale(const Scores& s, Output& o, Rows& reference, Rows& sum, f32 scale_log2) {
+  Rows largest, alpha;
   row_maximum(largest, s);
-#pragma unroll
-  for (u32 half = 0; half < 2; ++half) {
+  FMHAGEN_UNROLL for (u32 half = 0; half < 2; ++half) {
     const f32 moved = maximum(largest[half] * scale_log2, reference[half]);
     // NOTE: a row that has seen no key has O = l = 0; -inf - (-inf) would be NaN.
     alpha[half] = moved == -infinity() ? 1.0f : exp2_approx(reference[half] - moved);
@@ -193,71 +147,53 @@ FMHAGEN_DEVICE void rescale(const f32 (&s)[TILE_N / 2], f32 (&o)[HEAD_DIM_V / 2]
 }
 
 // True in the whole warpgroup if `predicate` holds in any of its threads.
+// NOTE: the vote tells the compiler that the answer is uniform; without it, loop state is held in
+// every thread's registers and moved to uniform ones before each matrix instruction.
 FMHAGEN_DEVICE bool group_any(u32 group, bool predicate) {
-  // NOTE: the vote tells the compiler that the answer is uniform; without it, loop state is held in
-  // every thread's registers and moved to uniform ones before each matrix instruction.
   return warp_any(named_barrier_any(1 + group, GROUP_THREADS, predicate));
 }
 
 // Waits until it is this warpgroup's turn on the tensor cores.
 // NOTE: a warp is held at a matrix instruction until the tensor cores take it, so it cannot compute its softmax
 // under its own O += P V. With turns, one warpgroup computes its softmax under the products of the others.
-FMHAGEN_DEVICE void wait_turn(u32 group) {
-  named_barrier_sync(1 + CONSUMERS + group, 2 * GROUP_THREADS);
-}
+FMHAGEN_DEVICE void wait_turn(u32 group) { named_barrier_sync(1 + CONSUMERS + group, 2 * GROUP_THREADS); }
 
 // Hands the tensor cores to the next warpgroup.
 FMHAGEN_DEVICE void pass_turn(u32 group) {
-  const u32 next = group + 1 == CONSUMERS ? 0 : group + 1;
-  named_barrier_arrive(1 + CONSUMERS + next, 2 * GROUP_THREADS);
+  named_barrier_arrive(1 + CONSUMERS + (group + 1 == CONSUMERS ? 0 : group + 1), 2 * GROUP_THREADS);
 }
 
 // True unless this thread's part of a step's row sums is small enough for P in 16 bits.
-FMHAGEN_DEVICE bool overflows(const f32 (&step_sum)[2], f32 limit) {
-  // NOTE: a row without a finite reference sums to +inf, and so counts as overflow; written so that
-  // a NaN does, too.
-  return !(step_sum[0] < limit && step_sum[1] < limit);
-}
-
-// P of this step grew too large but is finite: brings P, O and l down, and the reference up.
-FMHAGEN_DEVICE void shrink(f32 (&s)[TILE_N / 2], f32 (&o)[HEAD_DIM_V / 2], f32 (&reference)[2],
-                           f32 (&sum)[2], f32 (&step_sum)[2]) {
-  f32 alpha[2];
-  f32 row_sum[2] = {step_sum[0], step_sum[1]};
-  reduce_sum(row_sum);
-#pragma unroll
-  for (u32 half = 0; half < 2; ++half) {
-    const f32 growth_log2 = maximum(log2_approx(row_sum[half]), 0.0f);
-    // NOTE: alpha comes from the reference as rounded, so that older keys keep their weights exactly.
-    const f32 moved = reference[half] + growth_log2;
-    alpha[half] = exp2_approx(reference[half] - moved);
-    reference[half] = moved;
-    step_sum[half] *= alpha[half];
-  }
-  scale_rows(o, sum, alpha);
-#pragma unroll
-  for (u32 i = 0; i < TILE_N / 2; ++i) {
-    s[i] *= alpha[i / 2 % 2];
-  }
-}
+// NOTE: a row without a finite reference sums to +inf, and so counts as overflow, as does a NaN.
+FMHAGEN_DEVICE bool overflows(const Rows& step_sum, f32 limit) { return !(step_sum[0] < limit && step_sum[1] < limit); }
 
 // Adds up l over the four threads that share a row.
-FMHAGEN_DEVICE void reduce_sum(f32 (&sum)[2]) {
-#pragma unroll
-  for (u32 half = 0; half < 2; ++half) {
+FMHAGEN_DEVICE void reduce_sum(Rows& sum) {
+  FMHAGEN_UNROLL for (u32 half = 0; half < 2; ++half) {
     sum[half] += shuffle_xor(sum[half], 1);
     sum[half] += shuffle_xor(sum[half], 2);
   }
 }
 
-// O = O / l, and 0 where a row saw no key.
-FMHAGEN_DEVICE void normalise(f32 (&o)[HEAD_DIM_V / 2], const f32 (&sum)[2]) {
-  const f32 inverse[2] = {sum[0] == 0.0f ? 0.0f : 1.0f / sum[0],
-                          sum[1] == 0.0f ? 0.0f : 1.0f / sum[1]};
-#pragma unroll
-  for (u32 i = 0; i < HEAD_DIM_V / 2; ++i) {
-    o[i] *= inverse[i / 2 % 2];
+// P of this step grew too large but is finite: brings P, O and l down, and the reference up.
+FMHAGEN_DEVICE void shrink(Scores& s, Output& o, Rows& reference, Rows& sum, Rows& step_sum) {
+  Rows alpha, row_sum = {step_sum[0], step_sum[1]};
+  reduce_sum(row_sum);
+  FMHAGEN_UNROLL for (u32 half = 0; half < 2; ++half) {
+    // NOTE: alpha comes from the reference as rounded, so that older keys keep their weights exactly.
+    const f32 moved = reference[half] + maximum(log2_approx(row_sum[half]), 0.0f);
+    alpha[half] = exp2_approx(reference[half] - moved);
+    reference[half] = moved;
+    step_sum[half] *= alpha[half];
   }
+  scale_rows(o, sum, alpha);
+  FMHAGEN_UNROLL for (u32 i = 0; i < TILE_N / 2; ++i) { s[i] *= alpha[i / 2 % 2]; }
+}
+
+// O = O / l, and 0 where a row saw no key.
+FMHAGEN_DEVICE void normalise(Output& o, const Rows& sum) {
+  const Rows inverse = {sum[0] == 0.0f ? 0.0f : 1.0f / sum[0], sum[1] == 0.0f ? 0.0f : 1.0f / sum[1]};
+  FMHAGEN_UNROLL for (u32 i = 0; i < HEAD_DIM_V / 2; ++i) { o[i] *= inverse[i / 2 % 2]; }
 }
 
 // Exchanges 2 x 2 blocks between the lanes that differ in the bits of `lane_mask`: the one whose bit is set
@@ -278,18 +214,14 @@ FMHAGEN_DEVICE void transpose(u32 (&r)[4]) {
 }
 
 // LSE = ln(l * 2^reference), one thread of four a row; -inf where a row saw no key.
-FMHAGEN_DEVICE void store_lse(const Params& params, const Tile& tile, u32 m_thread,
-                              const f32 (&reference)[2], const f32 (&sum)[2]) {
-  if (params.lse == nullptr || thread_index() % 4 != 0) {
-    return;
-  }
-  const i64 row_first = static_cast<i64>(tile.batch_head) * params.seqlen_q;
-#pragma unroll
-  for (u32 half = 0; half < 2; ++half) {
+FMHAGEN_DEVICE void store_lse(const Params& params, const Tile& tile, u32 m_thread, const Rows& reference,
+                              const Rows& sum) {
+  if (params.lse == nullptr || thread_index() % 4 != 0) { return; }
+  FMHAGEN_UNROLL for (u32 half = 0; half < 2; ++half) {
     const u32 m = m_thread + 8 * half;
+    const f32 lse = (log2_approx(sum[half]) + reference[half]) * LN2;
     if (m < params.seqlen_q) {
-      const f32 lse = (log2_approx(sum[half]) + reference[half]) * LN2;
-      store_global_f32(params.lse + row_first + m, sum[half] == 0.0f ? -infinity() : lse);
+      store_global_f32(params.lse + i64(tile.batch_head) * params.seqlen_q + m, sum[half] == 0.0f ? -infinity() : lse);
     }
   }
 }
