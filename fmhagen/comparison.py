@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fmhagen.oracle import as_float64
+from fmhagen.oracle_inputs import as_float64
 
 if TYPE_CHECKING:
     import numpy as np
@@ -112,7 +112,8 @@ def compare(o: Any, lse: Any, o_ref: Any, lse_ref: Any, *, layout: str = "bshd")
         lse: its LSE, or None.
         o_ref: O of the reference.
         lse_ref: LSE of the reference, or None.
-        layout: axis order of both O, so that positions print as (b, h, m, d).
+        layout: axis order of both O, so that positions print as (b, h, m, d); those of packed
+            sequences print as (h, m, d), where m counts the rows of all sequences.
 
     Raises:
         ValueError: the shapes differ.
@@ -124,6 +125,8 @@ def compare(o: Any, lse: Any, o_ref: Any, lse_ref: Any, *, layout: str = "bshd")
         raise ValueError(f"O has shape {got.shape}, the reference {want.shape}")
     if layout == "bshd" and got.ndim == 4:
         got, want = got.transpose(0, 2, 1, 3), want.transpose(0, 2, 1, 3)
+    elif got.ndim == 3:
+        got, want = got.transpose(1, 0, 2), want.transpose(1, 0, 2)
     o_misplaced, o_first, o_difference = _differences(got, want)
     finite = np.abs(want[np.isfinite(want)])
     largest = float(finite.max(initial=0.0)) or 1.0

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fmhagen.expr.bands import Bounds, bounds_of
 from fmhagen.expr.evaluate import evaluate
 from fmhagen.expr.tiles import FULLY, HIDDEN, PARTLY, tile_class
 from fmhagen.formula import mask_of
 from fmhagen.spec import AttentionSpec
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,16 @@ class Place:
     h: int = 0
     seqlen_q: int
     seqlen_k: int
+
+    @property
+    def leaves(self) -> dict[str, int]:
+        """The same by the names that expressions have for them."""
+        return {
+            "b": self.b,
+            "h": self.h,
+            "seqlen_q": self.seqlen_q,
+            "seqlen_k": self.seqlen_k,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,6 +86,27 @@ def key_runs(
     return tuple(Walk(bounds_of(mask_of(spec)), place, tile_n, params or {}).runs(m_first, m_last))
 
 
+def visible_keys(
+    spec: AttentionSpec, place: Place, params: Mapping[str, Any] | None = None
+) -> npt.NDArray[np.bool_]:
+    """Return which key each query row sees, as a (seqlen_q, seqlen_k) array.
+
+    Args:
+        spec: the mask.
+        place: the head and the lengths.
+        params: what the mask function reads, by name.
+    """
+    import numpy as np
+
+    mask = mask_of(spec)
+    shape = (place.seqlen_q, place.seqlen_k)
+    if mask is None:
+        return np.ones(shape, bool)
+    rows, keys = np.arange(place.seqlen_q)[:, None], np.arange(place.seqlen_k)[None, :]
+    leaves = {**place.leaves, "q_idx": rows, "kv_idx": keys}
+    return np.array(np.broadcast_to(evaluate(mask, leaves, params), shape))
+
+
 class Walk:
     """The walk over key tiles of one place."""
 
@@ -83,12 +118,7 @@ class Walk:
         self._place = place
         self._tile_n = tile_n
         self._params = params
-        self._leaves = {
-            "b": place.b,
-            "h": place.h,
-            "seqlen_q": place.seqlen_q,
-            "seqlen_k": place.seqlen_k,
-        }
+        self._leaves = place.leaves
         self._rest = None if bounds.rest is None else tile_class(bounds.rest)
 
     def _at(self, node: Any, row: int) -> int:
@@ -147,4 +177,4 @@ class Walk:
                 runs.append(Run(begin=tile, end=tile + 1, is_full=full))
 
 
-__all__ = ["FULLY", "HIDDEN", "PARTLY", "Place", "Run", "Walk", "key_runs"]
+__all__ = ["FULLY", "HIDDEN", "PARTLY", "Place", "Run", "Walk", "key_runs", "visible_keys"]

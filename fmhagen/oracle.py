@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fmhagen.errors import TensorError, UnsupportedSpecError
+from fmhagen.expr.evaluate import evaluate
+from fmhagen.expr.nodes import Node
+from fmhagen.formula import mask_of, score_of
+from fmhagen.oracle_inputs import (
+    as_float64,
+    parameter_values,
+    sequence_offsets,
+    sink_logits,
+    used_rows,
+)
 from fmhagen.validate import check_scale
 
 if TYPE_CHECKING:
@@ -19,112 +31,157 @@ _SCORES_AT_A_TIME = 2**22  # elements of S in memory: 32 MiB
 
 
 def reference(
-    spec: AttentionSpec, q: Any, k: Any, v: Any, *, scale: float | None = None
+    spec: AttentionSpec,
+    q: Any,
+    k: Any,
+    v: Any,
+    *,
+    scale: float | None = None,
+    params: Mapping[str, Any] | None = None,
+    alibi_slopes: Any = None,
+    sinks: Any = None,
+    cu_seqlens_q: Any = None,
+    cu_seqlens_k: Any = None,
+    seqused_q: Any = None,
+    seqused_k: Any = None,
 ) -> tuple[Array, Array]:
     """Compute attention in float64.
 
     Args:
         spec: what to compute; its dtype does not matter here.
-        q: query, in the spec's layout; any framework's tensor.
+        q: query, in the spec's layout, (total_q, H, d) if packed; any framework's tensor.
         k: key.
         v: value.
         scale: softmax scale; None means the spec's.
+        params: what the mask and the score function read, by name; captured tensors that are not
+            given are those of the functions.
+        alibi_slopes: (H,) or (B, H), for a spec with `alibi`.
+        sinks: (H,), one logit a query head, for a spec with `sink`.
+        cu_seqlens_q: (B + 1,) offsets of packed sequences, for a spec with `varlen`.
+        cu_seqlens_k: the same of the keys.
+        seqused_q: (B,) rows of each sequence that are used; None means all.
+        seqused_k: the same of the keys.
 
     Returns:
-        O in the spec's layout, and LSE (natural logarithm) of shape (B, H, Sq).
+        O as q is laid out, and LSE (natural logarithm, the sink included) of shape (B, H, Sq), or
+        (H, total_q) if packed. A row that sees no key, and one of no sequence, has O = 0 and
+        LSE = -inf.
 
     Raises:
-        UnsupportedSpecError: the spec needs more than q, k and v (a sink, slopes, pages).
-        TensorError: the shapes do not fit one another.
+        UnsupportedSpecError: the spec is of a backward pass or of a paged cache.
+        TensorError: the shapes do not fit one another, or something is missing.
     """
     import numpy as np
 
     _check_spec(spec)
     check_scale("scale", scale)
     factor = spec.scale_value if scale is None else float(scale)
-    # (B, H, S, d) whatever the layout
-    q64, k64, v64 = (_heads_first(spec, as_float64(tensor)) for tensor in (q, k, v))
+    q64, k64, v64 = (as_float64(tensor) for tensor in (q, k, v))
+    if spec.varlen:
+        offsets_q = sequence_offsets("cu_seqlens_q", cu_seqlens_q)
+        offsets_k = sequence_offsets("cu_seqlens_k", cu_seqlens_k)
+        rows = used_rows(offsets_q, seqused_q)
+        keys = used_rows(offsets_k, seqused_k)
+        # (H, S, d) as one batch
+        q64, k64, v64 = (tensor.swapaxes(0, 1)[None] for tensor in (q64, k64, v64))
+    else:
+        q64, k64, v64 = (_heads_first(spec, tensor) for tensor in (q64, k64, v64))
+        rows, keys = ([slice(0, t.shape[2])] * len(t) if t.ndim == 4 else [] for t in (q64, k64))
     _check_shapes(spec, q64, k64, v64)
-    batch, heads, rows, _ = q64.shape
-    o = np.zeros((batch, heads, rows, spec.dv))
-    lse = np.full((batch, heads, rows), -np.inf)
-    keys = k64.shape[2]
-    step = max(1, _SCORES_AT_A_TIME // max(1, keys))
+    heads = q64.shape[1]
+    values = _Values(
+        spec, factor, parameter_values(spec, params, alibi_slopes), sink_logits(spec, sinks)
+    )
+    o = np.zeros((*q64.shape[:3], spec.dv))
+    lse = np.full(q64.shape[:3], -np.inf)
     group = heads // max(1, k64.shape[1])
-    for b in range(batch):
+    for b, (r, n) in enumerate(zip(rows, keys, strict=True)):
+        at = 0 if spec.varlen else b
         for h in range(heads):
-            for m in range(0, rows, step):
-                m_range = np.arange(m, min(m + step, rows))
-                visible = visible_keys(spec, m_range, rows, keys)
-                o[b, h, m_range], lse[b, h, m_range] = _rows(
-                    spec,
-                    factor,
-                    q64[b, h, m_range],
-                    k64[b, h // group],
-                    v64[b, h // group],
-                    visible,
-                )
+            hk = h // group
+            o[at, h, r], lse[at, h, r] = _head(
+                values, b, h, q64[at, h, r], k64[at, hk, n], v64[at, hk, n]
+            )
+    if spec.varlen:
+        return o[0].swapaxes(0, 1), lse[0]
     return _heads_first(spec, o), lse
 
 
-def visible_keys(
-    spec: AttentionSpec, m: npt.NDArray[np.int64], rows: int, keys: int
-) -> npt.NDArray[np.bool_]:
-    """Return which keys each query row of `m` sees, as a (len(m), keys) array.
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """What all heads share: the functions as expressions, and what they read."""
 
-    Key n is visible to query m iff m + off - left <= n <= m + off + right.
-    """
-    import numpy as np
+    spec: AttentionSpec
+    scale: float
+    params: dict[str, Any]
+    sinks: Array | None
 
-    off = 0 if spec.anchor == "top_left" else keys - rows
-    n = np.arange(keys)[None, :]
-    diagonal = (m + off)[:, None]
-    visible = np.ones((len(m), keys), bool)
-    if spec.causal:
-        visible &= n <= diagonal
-    if spec.window_left is not None:
-        visible &= n >= diagonal - spec.window_left
-    if spec.window_right is not None:
-        visible &= n <= diagonal + spec.window_right
-    return visible
+    @property
+    def mask(self) -> Node | None:
+        return mask_of(self.spec)
+
+    @property
+    def score(self) -> Node | None:
+        return score_of(self.spec)
 
 
-def as_float64(tensor: Any) -> Array:
-    """Return any framework's tensor as a float64 NumPy array on the host."""
-    import numpy as np
-
-    if hasattr(tensor, "data_ptr"):  # torch; NumPy has no bf16 of its own
-        import torch
-
-        return np.asarray(tensor.detach().to("cpu", torch.float64).numpy())
-    if type(tensor).__module__.partition(".")[0] == "cupy":
-        tensor = tensor.get()
-    return np.asarray(tensor).astype(np.float64)
-
-
-def _rows(
-    spec: AttentionSpec,
-    scale: float,
-    q: Array,
-    k: Array,
-    v: Array,
-    visible: npt.NDArray[np.bool_],
-) -> tuple[Array, Array]:
-    """Return O and LSE of some query rows of one head."""
+def _head(values: _Values, b: int, h: int, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
+    """Return O and LSE of one head of one sequence."""
     import numpy as np
 
     o = np.zeros((len(q), v.shape[1]))
     lse = np.full(len(q), -np.inf)
-    sees = visible.any(axis=1)
+    step = max(1, _SCORES_AT_A_TIME // max(1, len(k)))
+    sink = None if values.sinks is None else float(values.sinks[h])
+    for m in range(0, len(q), step):
+        m_range = np.arange(m, min(m + step, len(q)))
+        leaves = {
+            "b": b,
+            "h": h,
+            "seqlen_q": len(q),
+            "seqlen_k": len(k),
+            "q_idx": m_range[:, None],
+            "kv_idx": np.arange(len(k))[None, :],
+        }
+        visible = np.ones((len(m_range), len(k)), bool)
+        if values.mask is not None:
+            visible &= evaluate(values.mask, leaves, values.params)
+        score = values.scale * (q[m_range] @ k.T)
+        if values.score is not None:
+            changed = evaluate(values.score, {**leaves, "score": score}, values.params)
+            score = np.broadcast_to(changed, score.shape)
+        o[m_range], lse[m_range] = _rows(score, visible, v, sink)
+    return o, lse
+
+
+def _rows(
+    score: Array, visible: npt.NDArray[np.bool_], v: Array, sink: float | None
+) -> tuple[Array, Array]:
+    """Return O and LSE of some query rows of one head.
+
+    Args:
+        score: after the scale and the score function.
+        visible: which keys each row sees.
+        v: values of the keys.
+        sink: a logit in the denominator, or None.
+    """
+    import numpy as np
+
+    o = np.zeros((len(score), v.shape[1]))
+    lse = np.full(len(score), -np.inf)
+    score = np.where(visible, score, -np.inf)
+    # A key whose score is -inf has no weight: a row of such keys sees nothing.
+    sees = (score != -np.inf).any(axis=1)
     if not sees.any():
         return o, lse
-    score = scale * (q @ k.T)
-    if spec.soft_cap is not None:
-        score = spec.soft_cap * np.tanh(score / spec.soft_cap)
-    score = np.where(visible, score, -np.inf)[sees]
+    score = score[sees]
     largest = score.max(axis=1, keepdims=True)
+    if sink is not None:
+        largest = np.maximum(largest, sink)
     p = np.exp(score - largest)
     total = p.sum(axis=1, keepdims=True)
+    if sink is not None:
+        total = total + np.exp(sink - largest)
     lse[sees] = (np.log(total) + largest)[:, 0]
     if np.isfinite(v).all():
         o[sees] = (p / total) @ v
@@ -141,15 +198,12 @@ def _heads_first(spec: AttentionSpec, tensor: Array) -> Array:
 
 def _check_spec(spec: AttentionSpec) -> None:
     for field, unused in (
-        ("alibi", False),
-        ("sink", False),
-        ("varlen", False),
         ("page_size", None),
         ("direction", "forward"),
     ):
         value = getattr(spec, field)
         if value != unused:
-            limit = "the reference takes dense q, k and v alone"
+            limit = "the reference takes contiguous tensors of a forward pass"
             raise UnsupportedSpecError(field, value, limit, f"use {field}={unused!r}")
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
 from fmhagen.expr.bands import bounds_of
 from fmhagen.expr.evaluate import evaluate
 from fmhagen.formula import mask_of
-from fmhagen.key_runs import Place, key_runs
+from fmhagen.key_runs import Place, key_runs, visible_keys
 from tests.language_cases import MASKS, MaskCase
 
 PLACES = [
@@ -28,23 +27,6 @@ every_mask = pytest.mark.parametrize("case", MASKS.values(), ids=list(MASKS))
 every_place = pytest.mark.parametrize("place", PLACES, ids=str)
 
 
-def visible(case: MaskCase, place: Place) -> npt.NDArray[np.bool_]:
-    """Return which key each row sees, (seqlen_q, seqlen_k)."""
-    mask = mask_of(case.spec)
-    shape = (place.seqlen_q, place.seqlen_k)
-    if mask is None:
-        return np.ones(shape, bool)
-    leaves = {
-        "b": place.b,
-        "h": place.h,
-        "seqlen_q": place.seqlen_q,
-        "seqlen_k": place.seqlen_k,
-        "q_idx": np.arange(place.seqlen_q)[:, None],
-        "kv_idx": np.arange(place.seqlen_k)[None, :],
-    }
-    return np.broadcast_to(evaluate(mask, leaves, case.params), shape)
-
-
 @every_mask
 def test_has_the_expected_number_of_bands(case: MaskCase) -> None:
     bounds = bounds_of(mask_of(case.spec))
@@ -58,13 +40,7 @@ def test_has_the_expected_number_of_bands(case: MaskCase) -> None:
 def test_bounds_never_fall(case: MaskCase, place: Place) -> None:
     for band in bounds_of(mask_of(case.spec)).bands:
         for node in (band.first, band.end):
-            leaves = {
-                "b": place.b,
-                "h": place.h,
-                "seqlen_q": place.seqlen_q,
-                "seqlen_k": place.seqlen_k,
-                "q_idx": np.arange(place.seqlen_q),
-            }
+            leaves = {**place.leaves, "q_idx": np.arange(place.seqlen_q)}
             keys = np.broadcast_to(evaluate(node, leaves, case.params), (place.seqlen_q,))
             assert (np.diff(np.clip(keys, 0, place.seqlen_k)) >= 0).all()
 
@@ -72,17 +48,10 @@ def test_bounds_never_fall(case: MaskCase, place: Place) -> None:
 @every_mask
 @every_place
 def test_bands_are_the_mask(case: MaskCase, place: Place) -> None:
-    seen = visible(case, place)
+    seen = visible_keys(case.spec, place, case.params)
     bounds = bounds_of(mask_of(case.spec))
     rows, keys = np.arange(place.seqlen_q)[:, None], np.arange(place.seqlen_k)[None, :]
-    leaves = {
-        "b": place.b,
-        "h": place.h,
-        "seqlen_q": place.seqlen_q,
-        "seqlen_k": place.seqlen_k,
-        "q_idx": rows,
-        "kv_idx": keys,
-    }
+    leaves = {**place.leaves, "q_idx": rows, "kv_idx": keys}
     union = np.zeros_like(seen)
     for band in bounds.bands:
         first = evaluate(band.first, leaves, case.params)
@@ -98,7 +67,7 @@ def test_bands_are_the_mask(case: MaskCase, place: Place) -> None:
 @every_place
 @pytest.mark.parametrize(("tile_m", "tile_n"), TILES)
 def test_tiles_are_classified(case: MaskCase, place: Place, tile_m: int, tile_n: int) -> None:
-    seen = visible(case, place)
+    seen = visible_keys(case.spec, place, case.params)
     for m_first in range(0, place.seqlen_q, tile_m):
         runs = key_runs(case.spec, place, m_first, tile_m=tile_m, tile_n=tile_n, params=case.params)
         assert all(a.begin >= b.end for a, b in itertools.pairwise(runs))

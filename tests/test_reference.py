@@ -147,12 +147,29 @@ def test_bf16_inputs_are_taken_exactly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "error"), [({"alibi": True}, "alibi"), ({"sink": True}, "sink")]
+    ("fields", "error"),
+    [
+        ({"alibi": True}, "alibi_slopes"),
+        ({"sink": True}, "sinks"),
+        ({"varlen": True}, "cu_seqlens_q"),
+        ({"mask_mod": "limit: i32; kv_idx < limit"}, "limit"),
+    ],
 )
-def test_what_needs_more_than_three_tensors_is_refused(fields: dict[str, Any], error: str) -> None:
+def test_what_is_missing_is_named(fields: dict[str, Any], error: str) -> None:
     q = np.zeros((1, 2, 1, 4))
-    with pytest.raises(UnsupportedSpecError, match=f"{error}=True"):
+    with pytest.raises(TensorError, match=error):
         reference(AttentionSpec(head_dim=4, **fields), q, q, q)
+
+
+def test_what_is_not_read_is_refused() -> None:
+    q = np.zeros((1, 2, 1, 4))
+    spec = AttentionSpec(head_dim=4)
+    with pytest.raises(TensorError, match="neither mask nor score"):
+        reference(spec, q, q, q, params={"limit": 3})
+    with pytest.raises(TensorError, match="sink=True"):
+        reference(spec, q, q, q, sinks=np.zeros(1))
+    with pytest.raises(UnsupportedSpecError, match="page_size"):
+        reference(AttentionSpec(head_dim=4, page_size=16), q, q, q)
 
 
 def test_shapes_that_do_not_fit_are_refused() -> None:
