@@ -168,6 +168,9 @@ class Plan:
         block_registers: of its accumulator, in each lane.
         lane_has_two_rows: its accumulators are so narrow that two of them cover a wave's queries.
         snake: tiles are dealt to the blocks of a persistent grid forwards and backwards in turn.
+        sink: a logit without a value is in the denominator.
+        varlen: sequences are packed; a tile is of one of them.
+        longest_first: query tiles differ in work, the last ones of a sequence have the most.
     """
 
     SCHEMA: ClassVar[int] = 1
@@ -199,6 +202,9 @@ class Plan:
     stage_output: bool = True
     skip_hidden: bool = False
     snake: bool = False
+    sink: bool = False
+    varlen: bool = False
+    longest_first: bool = False
     slot_table: SlotTable | None = None
     round_call: str = ""
     uses_accumulation_registers: bool = False

@@ -182,8 +182,8 @@ FAULTS = (
     ),
     Fault(
         name="a row of O too many",
-        pattern=r"params\.o_stride_m, params\.seqlen_q, HEAD_DIM_V",
-        new="params.o_stride_m, params.seqlen_q + 1, HEAD_DIM_V",
+        pattern=r"params\.o_stride_m, heads\.seqlen_q, HEAD_DIM_V",
+        new="params.o_stride_m, heads.seqlen_q + 1, HEAD_DIM_V",
         kinds=("out_of_bounds", "written_twice"),
         words=("buffer_store_dwordx4",),
     ),

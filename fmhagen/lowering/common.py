@@ -12,6 +12,9 @@ from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 
 LN2 = Constant(ctype="f32", name="LN2", value=math.log(2.0), comment="ln(x) = LN2 * log2(x)")
+LOG2E = Constant(
+    ctype="f32", name="LOG2E", value=math.log2(math.e), comment="exp(x) = exp2(LOG2E * x)"
+)
 
 
 def symbol_of(

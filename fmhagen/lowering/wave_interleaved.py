@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fmhagen.errors import ScheduleError
-from fmhagen.lowering.common import LN2, symbol_of
+from fmhagen.lowering.common import LN2, LOG2E, symbol_of
 from fmhagen.lowering.language import lower_language
 from fmhagen.plan import Constant, GridFormula, Plan, SharedRegion, pack_params
 from fmhagen.schedule import Rescale, Schedule
@@ -39,8 +39,7 @@ def lower_wave_interleaved(spec: AttentionSpec, schedule: Schedule, target: Targ
             f" {target.shared_memory_per_block_bytes} a block",
             f"use tile_n={schedule.tile_n // 2}",
         )
-    fields = tuple(f for f in PARAMS if spec.causal or f[1] != "causal_offset")
-    params, params_bytes = pack_params(fields)
+    params, params_bytes = pack_params(wave_params(spec))
     symbol = symbol_of(spec, schedule, target)
     return Plan(
         spec=spec,
@@ -68,6 +67,9 @@ def lower_wave_interleaved(spec: AttentionSpec, schedule: Schedule, target: Targ
         conditional_rescale=schedule.conditional_rescale,
         heads_in_l2_bytes=target.l2_bytes // 2,
         language=lower_language(spec),
+        sink=spec.sink,
+        varlen=spec.varlen,
+        longest_first=spec.causal,
     )
 
 
@@ -182,31 +184,57 @@ def _constants(
             comment="O is rescaled when a maximum grew by more than 2^this",
         ),
         LN2,
+        *((LOG2E,) if spec.sink else ()),
     )
 
 
-PARAMS = (
-    ("u16*", "q", "Q[B,H,Sq,d]"),
-    ("u16*", "k", "K[B,Hk,Sk,d]"),
-    ("u16*", "v", "V[B,Hk,Sk,dv]"),
-    ("u16*", "o", "O[B,H,Sq,dv]"),
-    ("f32*", "lse", "LSE[B,H,Sq], or null when it is not wanted"),
-    *(
-        ("i64", f"{tensor}_stride_{axis}", f"elements to the next {word} of {tensor.upper()}")
-        for tensor in ("q", "k", "v", "o")
-        for axis, word in (
-            ("b", "batch"),
-            ("h", "head"),
-            ("m" if tensor in ("q", "o") else "n", "row"),
+def wave_params(spec: AttentionSpec) -> tuple[tuple[str, str, str], ...]:
+    """Return the parameter block of a main loop in which every wave loads and computes."""
+    rows = (("b", "batch"), ("h", "head"), ("m", "row"))
+    strides = tuple(
+        (
+            "i64",
+            f"{tensor}_stride_{'n' if axis == 'm' and tensor in 'kv' else axis}",
+            f"elements to the next {word} of {tensor.upper()}",
         )
-    ),
-    ("f32", "scale_log2", "softmax scale * log2(e)"),
-    ("i32", "causal_offset", "key m + causal_offset is the last that query m sees"),
-    ("u32", "seqlen_q", "Sq"),
-    ("u32", "seqlen_k", "Sk"),
-    ("u32", "batch", "B"),
-    ("u32", "num_heads", "H"),
-    ("u32", "heads_per_group", "H / Hk"),
-    ("u32", "num_m_tiles", "ceil(Sq / TILE_M)"),
-    ("u32", "num_tiles", "num_m_tiles * H * B"),
-)
+        for tensor in ("q", "k", "v", "o")
+        for axis, word in (rows[1:] if spec.varlen else rows)
+    )
+    sinks = (("f32*", "sinks", "a logit for each head, without a value"),) if spec.sink else ()
+    heads = (("u32", "num_heads", "H"), ("u32", "heads_per_group", "H / Hk"))
+    if spec.varlen:
+        return (
+            ("u16*", "q", "Q[total_q,H,d]"),
+            ("u16*", "k", "K[total_k,Hk,d]"),
+            ("u16*", "v", "V[total_k,Hk,dv]"),
+            ("u16*", "o", "O[total_q,H,dv]"),
+            ("f32*", "lse", "LSE[H,total_q], or null when it is not wanted"),
+            ("i32*", "cu_seqlens_q", "first row of each sequence in Q, and total_q"),
+            ("i32*", "cu_seqlens_k", "the same in K"),
+            ("i32*", "seqused_q", "rows in use of each sequence, or null: all"),
+            ("i32*", "seqused_k", "the same of K"),
+            *sinks,
+            *strides,
+            ("f32", "scale_log2", "softmax scale * log2(e)"),
+            ("u32", "total_q", "rows of Q"),
+            ("u32", "total_k", "rows of K"),
+            ("u32", "batch", "B, sequences"),
+            *heads,
+            ("u32", "num_tiles", "H times the most tiles that the lengths could give"),
+        )
+    return (
+        ("u16*", "q", "Q[B,H,Sq,d]"),
+        ("u16*", "k", "K[B,Hk,Sk,d]"),
+        ("u16*", "v", "V[B,Hk,Sk,dv]"),
+        ("u16*", "o", "O[B,H,Sq,dv]"),
+        ("f32*", "lse", "LSE[B,H,Sq], or null when it is not wanted"),
+        *sinks,
+        *strides,
+        ("f32", "scale_log2", "softmax scale * log2(e)"),
+        ("u32", "seqlen_q", "Sq"),
+        ("u32", "seqlen_k", "Sk"),
+        ("u32", "batch", "B"),
+        *heads,
+        ("u32", "num_m_tiles", "ceil(Sq / TILE_M)"),
+        ("u32", "num_tiles", "num_m_tiles * H * B"),
+    )

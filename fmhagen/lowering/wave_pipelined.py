@@ -9,10 +9,10 @@ from fmhagen.lowering.slot_draft import Shape
 from fmhagen.lowering.slot_softmax import VECTOR_CLK
 from fmhagen.lowering.slots import make_slot_table
 from fmhagen.lowering.wave_interleaved import (
-    PARAMS,
     WAVE_LANES,
     WAVE_ROWS,
     XCDS,
+    wave_params,
 )
 from fmhagen.lowering.wave_layout import Staging, constants_of, shared_map, staging_of
 from fmhagen.plan import GridFormula, Plan, pack_params
@@ -82,8 +82,7 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
             f" {target.shared_memory_per_block_bytes} a block",
             "use a smaller tile_n or fewer waves",
         )
-    fields = tuple(f for f in PARAMS if spec.causal or f[1] != "causal_offset")
-    params, params_bytes = pack_params(fields)
+    params, params_bytes = pack_params(wave_params(spec))
     traits = (
         *(("pingpong",) if schedule.ping_pong else ()),
         *((form.name,) if schedule.matrix != Matrix.WIDE else ()),
@@ -117,6 +116,9 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         conditional_rescale=schedule.conditional_rescale,
         heads_in_l2_bytes=target.l2_bytes // 2,
         language=lower_language(spec),
+        sink=spec.sink,
+        varlen=spec.varlen,
+        longest_first=spec.causal,
         ping_pong=schedule.ping_pong,
         slot_table=table,
         matrix=form.name,

@@ -84,6 +84,24 @@ static inline bool wave_any(bool predicate) {
   return any != 0;
 }
 
+static inline u32 read_lane(u32 value, u32 lane) {
+  return emulator::warp_exchange("v_readlane_b32", lane, value)[lane % emulator::LANES];
+}
+
+static inline u32 first_lane(bool predicate) {
+  const u32* values = emulator::warp_exchange("v_cmp (first_lane)", 0, predicate);
+  u32 lane = 0;
+  while (lane < emulator::LANES && !values[lane]) lane++;
+  return lane;
+}
+
+static inline u32 prefix_sum(u32 value) {
+  const u32* values = emulator::warp_exchange("v_add_u32 (prefix_sum)", 0, value);
+  u32 sum = 0;
+  for (u32 lane = 0; lane <= emulator::current->lane; lane++) sum += values[lane];
+  return sum;
+}
+
 static inline f32 shuffle_xor(f32 value, u32 lane_mask) {
   u32 bits;
   memcpy(&bits, &value, sizeof bits);
@@ -160,6 +178,40 @@ static inline void store_global_f32(f32* address, f32 value) {
   memcpy(emulator::global_write(issuer, where, 4), &value, 4);
 }
 
+template <class T>
+static inline T load_param(const char* operation, const void* base, i64 index) {
+  emulator::Issuer issuer = emulator::issuer_here(operation);
+  u64 where = reinterpret_cast<u64>(base) + static_cast<u64>(index) * sizeof(T);
+  emulator::check_global_alignment(issuer, where, sizeof(T));
+  T value;
+  memcpy(&value, emulator::global_read(issuer, where, sizeof(T)), sizeof(T));
+  return value;
+}
+
+static inline f32 load_param_f32(const void* base, i64 index) {
+  return load_param<f32>("load_param_f32", base, index);
+}
+
+static inline f32 load_param_f16(const void* base, i64 index) {
+  return emulator::float_of_f16(load_param<u16>("load_param_f16", base, index));
+}
+
+static inline f32 load_param_bf16(const void* base, i64 index) {
+  return emulator::float_of_bf16(load_param<u16>("load_param_bf16", base, index));
+}
+
+static inline i32 load_param_i32(const void* base, i64 index) {
+  return load_param<i32>("load_param_i32", base, index);
+}
+
+static inline i32 load_param_i64(const void* base, i64 index) {
+  return static_cast<i32>(load_param<i64>("load_param_i64", base, index));
+}
+
+static inline i32 load_param_u8(const void* base, i64 index) {
+  return load_param<u8>("load_param_u8", base, index);
+}
+
 // ---- matrix instructions -----------------------------------------------------------------------------------
 
 static inline f32x16 mfma_32x32x8_bf16(u32x2 a, u32x2 b, f32x16 c) {
@@ -208,6 +260,12 @@ static inline f32 log2_approx(f32 x) { return __builtin_log2f(flush_denormal(x))
 
 static inline f32 reciprocal_approx(f32 x) { return 1.0f / x; }
 
+static inline f32 sqrt_approx(f32 x) { return __builtin_sqrtf(flush_denormal(x)); }
+
+static inline f32 absolute(f32 x) { return __builtin_fabsf(x); }
+
+static inline f32 floor_f32(f32 x) { return __builtin_floorf(x); }
+
 static inline f32 fused_multiply_add(f32 a, f32 b, f32 c) { return __builtin_fmaf(a, b, c); }
 
 static inline f32x2 packed_multiply_add(f32x2 a, f32x2 b, f32x2 c) {
@@ -217,6 +275,8 @@ static inline f32x2 packed_multiply_add(f32x2 a, f32x2 b, f32x2 c) {
 static inline f32x2 packed_add(f32x2 a, f32x2 b) { return a + b; }
 
 static inline f32 maximum(f32 a, f32 b) { return __builtin_fmaxf(a, b); }
+
+static inline f32 minimum(f32 a, f32 b) { return __builtin_fminf(a, b); }
 
 static inline f32 infinity() { return __builtin_inff(); }
 

@@ -105,6 +105,28 @@ FMHAGEN_DEVICE bool wave_any(bool predicate) {
   return __builtin_amdgcn_ballot_w64(predicate) != 0;
 }
 
+// The value of lane `lane`, the same number in all lanes (v_readlane_b32).
+FMHAGEN_DEVICE u32 read_lane(u32 value, u32 lane) {
+  return __builtin_amdgcn_readlane(value, lane);
+}
+
+// The first lane in which `predicate` holds; 64 if there is none (v_cmp, s_ff1_i32_b64).
+FMHAGEN_DEVICE u32 first_lane(bool predicate) {
+  const u64 lanes = __builtin_amdgcn_ballot_w64(predicate);
+  return lanes == 0 ? 64 : __builtin_ctzll(lanes);
+}
+
+// Sum of `value` over the lanes up to this one (v_add_u32 with DPP row_shr and row_bcast).
+FMHAGEN_DEVICE u32 prefix_sum(u32 value) {
+  value += __builtin_amdgcn_update_dpp(0u, value, 0x111, 0xf, 0xf, true);
+  value += __builtin_amdgcn_update_dpp(0u, value, 0x112, 0xf, 0xf, true);
+  value += __builtin_amdgcn_update_dpp(0u, value, 0x114, 0xf, 0xf, true);
+  value += __builtin_amdgcn_update_dpp(0u, value, 0x118, 0xf, 0xf, true);
+  value += __builtin_amdgcn_update_dpp(0u, value, 0x142, 0xa, 0xf, true);
+  value += __builtin_amdgcn_update_dpp(0u, value, 0x143, 0xc, 0xf, true);
+  return value;
+}
+
 // Value of the lane whose index differs in the bits of `lane_mask` (ds_bpermute_b32).
 FMHAGEN_DEVICE f32 shuffle_xor(f32 value, u32 lane_mask) {
   u32 lane = __builtin_amdgcn_mbcnt_hi(~0u, __builtin_amdgcn_mbcnt_lo(~0u, 0u));
@@ -195,6 +217,21 @@ FMHAGEN_DEVICE f32 reciprocal_approx(f32 x) {
   return __builtin_amdgcn_rcpf(x);
 }
 
+// The square root of x; 1 ulp (v_sqrt_f32).
+FMHAGEN_DEVICE f32 sqrt_approx(f32 x) {
+  return __builtin_amdgcn_sqrtf(x);
+}
+
+// |x| (a modifier of the next instruction).
+FMHAGEN_DEVICE f32 absolute(f32 x) {
+  return __builtin_fabsf(x);
+}
+
+// The largest whole number that is not above x (v_floor_f32).
+FMHAGEN_DEVICE f32 floor_f32(f32 x) {
+  return __builtin_floorf(x);
+}
+
 // a * b + c in one rounding (v_fma_f32).
 FMHAGEN_DEVICE f32 fused_multiply_add(f32 a, f32 b, f32 c) {
   return __builtin_fmaf(a, b, c);
@@ -213,6 +250,11 @@ FMHAGEN_DEVICE f32x2 packed_add(f32x2 a, f32x2 b) {
 // The larger of two numbers; a NaN loses (v_max_f32).
 FMHAGEN_DEVICE f32 maximum(f32 a, f32 b) {
   return __builtin_fmaxf(a, b);
+}
+
+// The smaller of two numbers; a NaN loses (v_min_f32).
+FMHAGEN_DEVICE f32 minimum(f32 a, f32 b) {
+  return __builtin_fminf(a, b);
 }
 
 // Positive infinity.
@@ -252,6 +294,38 @@ FMHAGEN_DEVICE u32 pack_f16x2(f32 low, f32 high) {
   using Pair = __attribute__((ext_vector_type(2))) _Float16;
   Pair pair = {static_cast<_Float16>(low), static_cast<_Float16>(high)};
   return __builtin_bit_cast(u32, pair);
+}
+
+// Element `index` of a tensor of f32 that nobody writes (s_load_dword, global_load_dword).
+// NOTE: constant memory, so that what is the same in every step is loaded once.
+FMHAGEN_DEVICE f32 load_param_f32(const void* base, i64 index) {
+  return ((const __attribute__((address_space(4))) f32*)base)[index];
+}
+
+// The same of fp16 (global_load_ushort, v_cvt_f32_f16).
+FMHAGEN_DEVICE f32 load_param_f16(const void* base, i64 index) {
+  return static_cast<f32>(((const __attribute__((address_space(4))) _Float16*)base)[index]);
+}
+
+// The same of bf16 (global_load_short_d16_hi).
+FMHAGEN_DEVICE f32 load_param_bf16(const void* base, i64 index) {
+  const u32 bits = ((const __attribute__((address_space(4))) u16*)base)[index];
+  return __builtin_bit_cast(f32, bits << 16);
+}
+
+// The same of i32 (s_load_dword, global_load_dword).
+FMHAGEN_DEVICE i32 load_param_i32(const void* base, i64 index) {
+  return ((const __attribute__((address_space(4))) i32*)base)[index];
+}
+
+// The same of i64, its low half (s_load_dword, global_load_dword).
+FMHAGEN_DEVICE i32 load_param_i64(const void* base, i64 index) {
+  return static_cast<i32>(((const __attribute__((address_space(4))) i64*)base)[index]);
+}
+
+// The same of u8 or bool (global_load_ubyte).
+FMHAGEN_DEVICE i32 load_param_u8(const void* base, i64 index) {
+  return ((const __attribute__((address_space(4))) u8*)base)[index];
 }
 
 // Stores one float to global memory.

@@ -133,6 +133,11 @@ FMHAGEN_DEVICE void softmax(f32x16 (&s)[COUNT], Row& row, f32 scale_log2) {
   }
 }
 
+// 1 / x, or 0 where x is 0: of the row sum of a row that saw no key.
+FMHAGEN_DEVICE f32 inverse_or_zero(f32 x) {
+  return x == 0.0f ? 0.0f : reciprocal_approx(x);
+}
+
 // Hides the keys from `end` on, where this lane's first key is 0.
 // NOTE: unsigned, lest the compiler compare with 64 large constants, each in a scalar register; and
 // fenced, lest it make all comparisons first, each with its result in two scalar registers.
