@@ -78,7 +78,9 @@ class _Reach:
             parts = (value.func, value.args, value.keywords)
             return "partial", tuple(self._of(part, depth) for part in parts)
         if hasattr(value, "__dict__"):
-            return _Same(type(value)), self._pairs(vars(value), depth)
+            call = getattr(type(value), "__call__", None)  # noqa: B004
+            code = self._of(call, depth) if isinstance(call, types.FunctionType) else None
+            return _Same(type(value)), code, self._pairs(vars(value), depth)
         raise _Unknown
 
     def _pairs(self, values: dict[str, Any], depth: int) -> tuple[Any, ...]:
