@@ -89,7 +89,7 @@ def attention(
     """
     mask = score = None
     if mask_mod is not None or score_mod is not None:
-        mask, score, captured = _traced(mask_mod, score_mod)
+        mask, score, captured = trace_mods(mask_mod, score_mod)
         params = {**captured, **(params or {})} or None
     left, right = (None, None) if window is None else _window(window)
     varlen = cu_seqlens_q is not None or cu_seqlens_k is not None
@@ -171,7 +171,8 @@ def _mods() -> TracedMods:
     return TracedMods()
 
 
-def _traced(mask_mod: Any, score_mod: Any) -> tuple[Mod | None, Mod | None, dict[str, Any]]:
+def trace_mods(mask_mod: Any, score_mod: Any) -> tuple[Mod | None, Mod | None, dict[str, Any]]:
+    """Return the functions as mods without tensors, and the tensors that they captured by name."""
     from fmhagen.expr.mods import MaskMod, ScoreMod
 
     mask = score = None

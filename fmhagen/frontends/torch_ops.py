@@ -1,0 +1,336 @@
+"""Custom operators of PyTorch: attention under torch.compile, autocast and vmap.
+
+    import fmhagen.frontends.torch_ops          # once; registers the operators
+    attend = Attention(causal=True, mask_mod=my_function)
+    compiled = torch.compile(lambda q, k, v: attend(q, k, v), fullgraph=True)
+
+The operators are `fmhagen::attention` and `fmhagen::attention_with_lse`. Functions enter as text, so
+a graph holds all that the kernel depends on. Once this module is imported, `fmhagen.attention`, and
+with it the front ends, may stand in a compiled region, too; there functions must be texts or mods
+that capture no tensor. There is no backward pass: asking for one is an error of PyTorch's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fmhagen import dispatch
+from fmhagen.errors import InvalidSpecError
+from fmhagen.spec import Anchor, Layout
+
+_DEVICES = ("cpu", "cuda")  # ROCm's name is cuda, too
+_OWN = ("alibi_slopes", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
+_UNLIMITED = -1
+
+
+@torch.library.custom_op("fmhagen::attention", mutates_args=())
+def _attention(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    tensors: Sequence[torch.Tensor],
+    numbers: Sequence[float],
+    names: str,
+    mask_mod: str,
+    score_mod: str,
+    causal: bool,
+    window_left: int,
+    window_right: int,
+    anchor: str,
+    soft_cap: float,
+    scale: float | None,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    layout: str,
+) -> torch.Tensor:
+    return _run(q, k, v, False, locals())[0]  # type: ignore[no-any-return]
+
+
+@torch.library.custom_op("fmhagen::attention_with_lse", mutates_args=())
+def _attention_with_lse(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    tensors: Sequence[torch.Tensor],
+    numbers: Sequence[float],
+    names: str,
+    mask_mod: str,
+    score_mod: str,
+    causal: bool,
+    window_left: int,
+    window_right: int,
+    anchor: str,
+    soft_cap: float,
+    scale: float | None,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    layout: str,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    return _run(q, k, v, True, locals())
+
+
+def _run(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, return_lse: bool, given: Mapping[str, Any]
+) -> Any:
+    """Launch a kernel with the arguments of an operator."""
+    own: dict[str, Any] = {}
+    params: dict[str, Any] = {}
+    values = (*given["tensors"], *given["numbers"])
+    for name, value in zip(filter(None, given["names"].split(",")), values, strict=True):
+        if name.startswith("params."):
+            params[name.removeprefix("params.")] = value
+        else:
+            own[name] = value
+    out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+    result = dispatch.attention(
+        *(q, k, v),
+        causal=given["causal"],
+        window=(given["window_left"], given["window_right"]),
+        anchor=given["anchor"],
+        scale=given["scale"],
+        soft_cap=given["soft_cap"] or None,
+        mask_mod=given["mask_mod"] or None,
+        score_mod=given["score_mod"] or None,
+        params=params or None,
+        max_seqlen_q=_length(given["max_seqlen_q"]),
+        max_seqlen_k=_length(given["max_seqlen_k"]),
+        layout=given["layout"],
+        out=out,
+        return_lse=return_lse,
+        **own,
+    )
+    return result if return_lse else (result,)
+
+
+def _length(value: int) -> int | None:
+    return None if value == _UNLIMITED else value
+
+
+def _lse_shape(q: torch.Tensor, layout: str) -> tuple[Any, ...]:
+    if q.dim() == 3:
+        total, heads = q.shape[:2] if layout == Layout.BSHD else (q.shape[1], q.shape[0])
+        return heads, total
+    batch, rows, heads = q.shape[:3]
+    return (batch, heads, rows) if layout == Layout.BSHD else (batch, rows, heads)
+
+
+@_attention.register_fake
+def _(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> torch.Tensor:
+    return q.new_empty((*q.shape[:-1], v.shape[-1]))
+
+
+@_attention_with_lse.register_fake
+def _(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    lse = q.new_empty(_lse_shape(q, rest[-1]), dtype=torch.float32)
+    return q.new_empty((*q.shape[:-1], v.shape[-1])), lse
+
+
+class Attention:
+    """One kind of attention, with its functions traced, that a compiled region may call."""
+
+    def __init__(
+        self,
+        *,
+        causal: bool = False,
+        window: dispatch.Window | None = None,
+        anchor: str = Anchor.BOTTOM_RIGHT,
+        scale: float | None = None,
+        soft_cap: float | None = None,
+        mask_mod: str | Callable[..., Any] | None = None,
+        score_mod: str | Callable[..., Any] | None = None,
+        layout: str = Layout.BSHD,
+    ) -> None:
+        """Trace the functions; the parameters are those of `fmhagen.attention`."""
+        mask, score, captured = dispatch.trace_mods(mask_mod, score_mod)
+        self.captured = captured
+        self.options: tuple[Any, ...] = _options(
+            "" if mask is None else str(mask),
+            "" if score is None else str(score),
+            causal,
+            window,
+            anchor,
+            soft_cap,
+            scale,
+        )
+        self.layout = str(layout)
+
+    def __call__(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        params: Mapping[str, Any] | None = None,
+        return_lse: bool = False,
+        max_seqlen_q: int | None = None,
+        max_seqlen_k: int | None = None,
+        **own: torch.Tensor | None,
+    ) -> Any:
+        """Compute O, or (O, LSE); `own` are alibi_slopes, sinks, cu_seqlens_q and the like."""
+        merged = {**self.captured, **(params or {})}
+        lengths = max_seqlen_q, max_seqlen_k
+        return _call(q, k, v, self.options, self.layout, merged, own, lengths, return_lse)
+
+
+def _options(
+    mask: str,
+    score: str,
+    causal: bool,
+    window: dispatch.Window | None,
+    anchor: str,
+    soft_cap: float | None,
+    scale: float | None,
+) -> tuple[Any, ...]:
+    left, right = window if window is not None else (None, None)
+    return (
+        mask,
+        score,
+        causal,
+        _UNLIMITED if left is None else left,
+        _UNLIMITED if right is None else right,
+        str(anchor),
+        float(soft_cap or 0.0),
+        None if scale is None else float(scale),
+    )
+
+
+def _call(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    options: tuple[Any, ...],
+    layout: str,
+    params: Mapping[str, Any],
+    own: Mapping[str, torch.Tensor | None],
+    lengths: tuple[int | None, int | None],
+    return_lse: bool,
+) -> Any:
+    tensors, numbers, tensor_names, number_names = [], [], [], []
+    for name, tensor in own.items():
+        if name not in _OWN:
+            raise InvalidSpecError("argument", name, f"must be one of {', '.join(_OWN)}")
+        if tensor is not None:
+            tensors.append(tensor)
+            tensor_names.append(name)
+    for name, value in params.items():
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+            tensor_names.append(f"params.{name}")
+        else:
+            numbers.append(value)
+            number_names.append(f"params.{name}")
+    longest = (_UNLIMITED if length is None else length for length in lengths)
+    names = ",".join([*tensor_names, *number_names])
+    operator = torch.ops.fmhagen.attention_with_lse if return_lse else torch.ops.fmhagen.attention
+    return operator(q, k, v, tensors, numbers, names, *options, *longest, layout)
+
+
+# ---- autocast: queries that a norm or a rotation left in fp32 go back to 16 bits ----
+
+
+def _autocast(device: str, operator: Any) -> Callable[..., Any]:
+    def cast(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> Any:
+        dtype = torch.get_autocast_dtype(device)
+        with torch.autocast(device, enabled=False):
+            return operator(q.to(dtype), k.to(dtype), v.to(dtype), *rest)
+
+    return cast
+
+
+# ---- vmap ----
+
+
+def _fold(info: Any, in_dims: tuple[Any, ...], *arguments: Any, operator: Any) -> Any:
+    """Fold a mapped axis into the batch, or, where a batch has a meaning, call for each slice."""
+    tensors, numbers, names, mask, score = arguments[3:8]
+    q_dim, k_dim, v_dim = in_dims[:3]
+    results: Any
+    dense = arguments[0].dim() - (q_dim is not None) == 4
+    if dense and not (tensors or names or mask or score):
+        folded = [
+            _leading(tensor, dim, info.batch_size)
+            for tensor, dim in zip(arguments[:3], (q_dim, k_dim, v_dim), strict=True)
+        ]
+        batch = folded[0].shape[1]
+        results = operator(*(x.flatten(0, 1) for x in folded), *arguments[3:])
+        results = results if isinstance(results, tuple) else (results,)
+        found = tuple(r.unflatten(0, (info.batch_size, batch)) for r in results)
+    else:
+        slices = []
+        for index in range(info.batch_size):
+            q, k, v = (
+                _slice(tensor, dim, index)
+                for tensor, dim in zip(arguments[:3], (q_dim, k_dim, v_dim), strict=True)
+            )
+            dims = in_dims[3] if isinstance(in_dims[3], list | tuple) else [None] * len(tensors)
+            own = [_slice(tensor, dim, index) for tensor, dim in zip(tensors, dims, strict=True)]
+            result = operator(q, k, v, own, *arguments[4:])
+            slices.append(result if isinstance(result, tuple) else (result,))
+        found = tuple(torch.stack(parts) for parts in zip(*slices, strict=True))
+    if operator is torch.ops.fmhagen.attention:
+        return found[0], 0
+    return found, (0, 0)
+
+
+def _leading(tensor: torch.Tensor, dim: int | None, size: int) -> torch.Tensor:
+    return tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+
+
+def _slice(tensor: torch.Tensor, dim: int | None, index: int) -> torch.Tensor:
+    return tensor if dim is None else tensor.select(dim, index)
+
+
+def _in_graph(q: Any, k: Any, v: Any, **options: Any) -> Any:
+    """Compute `fmhagen.attention` where PyTorch traces a graph."""
+    names = ("causal", "window", "anchor", "soft_cap", "scale")
+    mods = [options.get(name) for name in ("mask_mod", "score_mod")]
+    for mod in mods:
+        if mod is not None and not isinstance(mod, str):
+            raise InvalidSpecError(
+                "mod",
+                "a function",
+                "must be a text in a compiled region",
+                "make a fmhagen.frontends.torch_ops.Attention outside it",
+            )
+    plain = {name: options.get(name) for name in names}
+    kind = _options(
+        mods[0] or "",
+        mods[1] or "",
+        bool(plain["causal"]),
+        plain["window"],
+        str(plain["anchor"] or Anchor.BOTTOM_RIGHT),
+        plain["soft_cap"],
+        plain["scale"],
+    )
+    own = {name: options.get(name) for name in _OWN}
+    lengths = options.get("max_seqlen_q"), options.get("max_seqlen_k")
+    layout = str(options.get("layout") or Layout.BSHD)
+    params = options.get("params") or {}
+    return _call(q, k, v, kind, layout, params, own, lengths, bool(options.get("return_lse")))
+
+
+def _register() -> None:
+    """Give the operators their rules for autocast and vmap, and `attention` one for graphs."""
+    library = torch.library.Library("fmhagen", "IMPL")
+    _register.library = library  # type: ignore[attr-defined]  # its end would take the rules back
+    for name in ("attention", "attention_with_lse"):
+        operator = getattr(torch.ops.fmhagen, name)
+        for device in _DEVICES:
+            library.impl(name, _autocast(device, operator), f"Autocast{device.upper()}")
+
+        def rule(
+            info: Any, in_dims: tuple[Any, ...], *arguments: Any, operator: Any = operator
+        ) -> Any:
+            return _fold(info, in_dims, *arguments, operator=operator)
+
+        torch.library.register_vmap(f"fmhagen::{name}", rule)
+    substitute: Any = torch.compiler.substitute_in_graph
+    substitute(dispatch.attention, skip_signature_check=True)(_in_graph)
+
+
+_register()
