@@ -156,6 +156,7 @@ _CASTS = {
     "bfloat16": Type.F32,
     "double": Type.F32,
 }
+_FILLS = {"new_ones": 1, "new_zeros": 0}
 _SAME = ("clone", "contiguous", "detach", "item", "squeeze", "view_as")
 
 
@@ -171,6 +172,8 @@ def method_of(value: Traced, name: str) -> Any:
         return lambda *args, **kwargs: _to(value, args, kwargs)
     if name in _SAME:
         return lambda *args: value
+    if name in _FILLS:
+        return lambda size=(), dtype=None, **_: _filled(value, name, size, dtype)
     if name in NAMED or name in _CLIPS:
         return lambda *args, **kwargs: call_named(name, f".{name}()", (value, *args), kwargs)
     if name == "shape":
@@ -182,6 +185,14 @@ def method_of(value: Traced, name: str) -> Any:
     if name == "device":
         return None
     return fail(f".{name} has no counterpart in a kernel", "known are " + ", ".join(sorted(NAMED)))
+
+
+def _filled(value: Traced, name: str, size: Any, dtype: Any) -> Traced:
+    """Return the number of `q_idx.new_ones((), dtype=torch.bool)`, where folds of masks begin."""
+    if size not in ((), []):
+        fail(f".{name}() of {tuple(size)} is an array", "one number has the size ()")
+    to = value.node.type if dtype is None else type_of(dtype)
+    return apply(lambda _: build.cast(build.const(_FILLS[name]), to), value)
 
 
 def _to(value: Traced, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Traced:

@@ -60,12 +60,12 @@ def scaled_dot_product_attention(
         raise TensorError("key", tuple(key.shape), limit, "use enable_gqa=True for grouped heads")
     options: dict[str, Any] = {"causal": is_causal, "anchor": "top_left"}
     if attn_mask is not None:
-        options = _mask_options(attn_mask)
+        options = mask_options(attn_mask)
     o = attention(query, key, value, scale=scale, layout="bhsd", **options)
     return o[:, 0] if rank == 3 else o
 
 
-def _mask_options(attn_mask: Any) -> dict[str, Any]:
+def mask_options(attn_mask: Any) -> dict[str, Any]:
     """Return the options that add or apply a dense mask, broadcast to four dimensions."""
     if not 2 <= len(attn_mask.shape) <= 4:
         limit = "must have from two to four dimensions"

@@ -4,10 +4,10 @@
     attend = Attention(causal=True, mask_mod=my_function)
     compiled = torch.compile(lambda q, k, v: attend(q, k, v), fullgraph=True)
 
-The operators are `fmhagen::attention` and `fmhagen::attention_with_lse`. Functions enter as text, so
-a graph holds all that the kernel depends on. Once this module is imported, `fmhagen.attention`, and
-with it the front ends, may stand in a compiled region, too; there functions must be texts or mods
-that capture no tensor. There is no backward pass: asking for one is an error of PyTorch's.
+The operators are `fmhagen::attention` and `fmhagen::attention_with_lse`. Functions enter as text,
+so a graph holds all that the kernel depends on. Once this module is imported, `fmhagen.attention`,
+and with it the front ends, may stand in a compiled region, too; there functions must be texts.
+There is no backward pass: asking for one is an error of PyTorch's.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 
 from fmhagen import dispatch
 from fmhagen.errors import InvalidSpecError
+from fmhagen.frontends.torch_rules import autocast_rule, fold
 from fmhagen.spec import Anchor, Layout
 
 _DEVICES = ("cpu", "cuda")  # ROCm's name is cuda, too
@@ -26,7 +27,6 @@ _OWN = ("alibi_slopes", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "s
 _UNLIMITED = -1
 
 
-@torch.library.custom_op("fmhagen::attention", mutates_args=())
 def _attention(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -46,10 +46,10 @@ def _attention(
     max_seqlen_k: int,
     layout: str,
 ) -> torch.Tensor:
-    return _run(q, k, v, False, locals())[0]  # type: ignore[no-any-return]
+    o: torch.Tensor = _run(q, k, v, False, locals())[0]
+    return o
 
 
-@torch.library.custom_op("fmhagen::attention_with_lse", mutates_args=())
 def _attention_with_lse(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -69,7 +69,8 @@ def _attention_with_lse(
     max_seqlen_k: int,
     layout: str,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    return _run(q, k, v, True, locals())
+    found: tuple[torch.Tensor, torch.Tensor] = _run(q, k, v, True, locals())
+    return found
 
 
 def _run(
@@ -117,17 +118,14 @@ def _lse_shape(q: torch.Tensor, layout: str) -> tuple[Any, ...]:
     return (batch, heads, rows) if layout == Layout.BSHD else (batch, rows, heads)
 
 
-@_attention.register_fake
-def _(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> torch.Tensor:
+def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> torch.Tensor:
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
 
-@_attention_with_lse.register_fake
-def _(
+def _fake_with_lse(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    lse = q.new_empty(_lse_shape(q, rest[-1]), dtype=torch.float32)
-    return q.new_empty((*q.shape[:-1], v.shape[-1])), lse
+    return _fake(q, k, v), q.new_empty(_lse_shape(q, rest[-1]), dtype=torch.float32)
 
 
 class Attention:
@@ -230,61 +228,6 @@ def _call(
     return operator(q, k, v, tensors, numbers, names, *options, *longest, layout)
 
 
-# ---- autocast: queries that a norm or a rotation left in fp32 go back to 16 bits ----
-
-
-def _autocast(device: str, operator: Any) -> Callable[..., Any]:
-    def cast(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> Any:
-        dtype = torch.get_autocast_dtype(device)
-        with torch.autocast(device, enabled=False):
-            return operator(q.to(dtype), k.to(dtype), v.to(dtype), *rest)
-
-    return cast
-
-
-# ---- vmap ----
-
-
-def _fold(info: Any, in_dims: tuple[Any, ...], *arguments: Any, operator: Any) -> Any:
-    """Fold a mapped axis into the batch, or, where a batch has a meaning, call for each slice."""
-    tensors, numbers, names, mask, score = arguments[3:8]
-    q_dim, k_dim, v_dim = in_dims[:3]
-    results: Any
-    dense = arguments[0].dim() - (q_dim is not None) == 4
-    if dense and not (tensors or names or mask or score):
-        folded = [
-            _leading(tensor, dim, info.batch_size)
-            for tensor, dim in zip(arguments[:3], (q_dim, k_dim, v_dim), strict=True)
-        ]
-        batch = folded[0].shape[1]
-        results = operator(*(x.flatten(0, 1) for x in folded), *arguments[3:])
-        results = results if isinstance(results, tuple) else (results,)
-        found = tuple(r.unflatten(0, (info.batch_size, batch)) for r in results)
-    else:
-        slices = []
-        for index in range(info.batch_size):
-            q, k, v = (
-                _slice(tensor, dim, index)
-                for tensor, dim in zip(arguments[:3], (q_dim, k_dim, v_dim), strict=True)
-            )
-            dims = in_dims[3] if isinstance(in_dims[3], list | tuple) else [None] * len(tensors)
-            own = [_slice(tensor, dim, index) for tensor, dim in zip(tensors, dims, strict=True)]
-            result = operator(q, k, v, own, *arguments[4:])
-            slices.append(result if isinstance(result, tuple) else (result,))
-        found = tuple(torch.stack(parts) for parts in zip(*slices, strict=True))
-    if operator is torch.ops.fmhagen.attention:
-        return found[0], 0
-    return found, (0, 0)
-
-
-def _leading(tensor: torch.Tensor, dim: int | None, size: int) -> torch.Tensor:
-    return tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
-
-
-def _slice(tensor: torch.Tensor, dim: int | None, index: int) -> torch.Tensor:
-    return tensor if dim is None else tensor.select(dim, index)
-
-
 def _in_graph(q: Any, k: Any, v: Any, **options: Any) -> Any:
     """Compute `fmhagen.attention` where PyTorch traces a graph."""
     names = ("causal", "window", "anchor", "soft_cap", "scale")
@@ -316,17 +259,21 @@ def _in_graph(q: Any, k: Any, v: Any, **options: Any) -> Any:
 
 def _register() -> None:
     """Give the operators their rules for autocast and vmap, and `attention` one for graphs."""
+    define: Any = torch.library.custom_op
+    define("fmhagen::attention", _attention, mutates_args=()).register_fake(_fake)
+    with_lse = define("fmhagen::attention_with_lse", _attention_with_lse, mutates_args=())
+    with_lse.register_fake(_fake_with_lse)
     library = torch.library.Library("fmhagen", "IMPL")
     _register.library = library  # type: ignore[attr-defined]  # its end would take the rules back
     for name in ("attention", "attention_with_lse"):
         operator = getattr(torch.ops.fmhagen, name)
         for device in _DEVICES:
-            library.impl(name, _autocast(device, operator), f"Autocast{device.upper()}")
+            library.impl(name, autocast_rule(device, operator), f"Autocast{device.upper()}")
 
         def rule(
             info: Any, in_dims: tuple[Any, ...], *arguments: Any, operator: Any = operator
         ) -> Any:
-            return _fold(info, in_dims, *arguments, operator=operator)
+            return fold(info, in_dims, *arguments, operator=operator)
 
         torch.library.register_vmap(f"fmhagen::{name}", rule)
     substitute: Any = torch.compiler.substitute_in_graph

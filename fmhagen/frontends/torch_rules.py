@@ -1,0 +1,69 @@
+"""Rules of the custom operators of PyTorch: what autocast and vmap do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+
+def autocast_rule(device: str, operator: Any) -> Callable[..., Any]:
+    """Return an operator for autocast: what a norm left in fp32 goes back to 16 bits."""
+
+    def cast(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> Any:
+        dtype = torch.get_autocast_dtype(device)
+        with torch.autocast(device, enabled=False):
+            return operator(q.to(dtype), k.to(dtype), v.to(dtype), *rest)
+
+    return cast
+
+
+def fold(info: Any, in_dims: tuple[Any, ...], *arguments: Any, operator: Any) -> Any:
+    """Fold a mapped axis into the batch, or, where a batch has a meaning, call for each slice.
+
+    Args:
+        info: has `batch_size`, the size of the mapped axis.
+        in_dims: the mapped axis of each argument, or None.
+        arguments: of the operator.
+        operator: the operator.
+
+    Returns:
+        What the operator gives, the mapped axis first, and which axis that is.
+    """
+    tensors, _, names, mask, score = arguments[3:8]
+    q_dim, k_dim, v_dim = in_dims[:3]
+    results: Any
+    dense = arguments[0].dim() - (q_dim is not None) == 4
+    if dense and not (tensors or names or mask or score):
+        folded = [
+            _leading(tensor, dim, info.batch_size)
+            for tensor, dim in zip(arguments[:3], (q_dim, k_dim, v_dim), strict=True)
+        ]
+        batch = folded[0].shape[1]
+        results = operator(*(x.flatten(0, 1) for x in folded), *arguments[3:])
+        results = results if isinstance(results, tuple) else (results,)
+        found = tuple(r.unflatten(0, (info.batch_size, batch)) for r in results)
+    else:
+        slices = []
+        for index in range(info.batch_size):
+            q, k, v = (
+                _slice(tensor, dim, index)
+                for tensor, dim in zip(arguments[:3], (q_dim, k_dim, v_dim), strict=True)
+            )
+            dims = in_dims[3] if isinstance(in_dims[3], list | tuple) else [None] * len(tensors)
+            own = [_slice(tensor, dim, index) for tensor, dim in zip(tensors, dims, strict=True)]
+            result = operator(q, k, v, own, *arguments[4:])
+            slices.append(result if isinstance(result, tuple) else (result,))
+        found = tuple(torch.stack(parts) for parts in zip(*slices, strict=True))
+    if operator is torch.ops.fmhagen.attention:
+        return found[0], 0
+    return found, (0, 0)
+
+
+def _leading(tensor: torch.Tensor, dim: int | None, size: int) -> torch.Tensor:
+    return tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+
+
+def _slice(tensor: torch.Tensor, dim: int | None, index: int) -> torch.Tensor:
+    return tensor if dim is None else tensor.select(dim, index)
