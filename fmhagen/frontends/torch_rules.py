@@ -62,8 +62,13 @@ def fold(info: Any, in_dims: tuple[Any, ...], *arguments: Any, operator: Any) ->
 
 
 def _leading(tensor: torch.Tensor, dim: int | None, size: int) -> torch.Tensor:
-    return tensor.expand(size, *tensor.shape) if dim is None else tensor.movedim(dim, 0)
+    return tensor.expand(size, *tensor.shape) if dim is None else _dense(tensor.movedim(dim, 0))
 
 
 def _slice(tensor: torch.Tensor, dim: int | None, index: int) -> torch.Tensor:
-    return tensor if dim is None else tensor.select(dim, index)
+    return tensor if dim is None else _dense(tensor.select(dim, index))
+
+
+def _dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Return a tensor whose rows are dense, which those of a mapped last axis are not."""
+    return tensor if tensor.dim() == 0 or tensor.stride(-1) == 1 else tensor.contiguous()

@@ -1,0 +1,203 @@
+"""PyTorch's operators on the emulator: opcheck, compilation, autocast, vmap, the front ends."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="PyTorch is not installed")
+
+import torch
+
+from fmhagen import dispatch, reference
+from fmhagen.comparison import compare, tolerance_of
+from fmhagen.errors import FmhagenError, InvalidSpecError
+from fmhagen.frontends import flash, flex, sdpa
+from fmhagen.frontends.torch_ops import Attention
+from fmhagen.spec import AttentionSpec
+from fmhagen.targets import find_target
+
+pytestmark = pytest.mark.filterwarnings("default")  # PyTorch's own are its matter
+CAUSAL = AttentionSpec(head_dim=64, causal=True)
+SUPPORTED = find_target("sm90").features
+
+
+def tensors(rows: int = 37, keys: int = 50, dtype: torch.dtype = torch.bfloat16) -> tuple:
+    generator = torch.Generator().manual_seed(rows)
+    return tuple(
+        torch.randn(2, n, h, 64, generator=generator).to(dtype)
+        for n, h in ((rows, 4), (keys, 2), (keys, 2))
+    )
+
+
+def same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(a, b)
+
+
+def assert_right(o: torch.Tensor, lse: torch.Tensor | None, *inputs: torch.Tensor) -> None:
+    numpy = [x.float().numpy().astype(ml_dtypes.bfloat16) for x in inputs]
+    found = compare(o, lse, *reference(CAUSAL, *numpy))
+    assert found.within(tolerance_of("bf16")), str(found)
+
+
+def arguments(*inputs: torch.Tensor) -> tuple:
+    return (*inputs, [], [], "", "", "", True, -1, -1, "bottom_right", 0.0, None, -1, -1, "bshd")
+
+
+@pytest.mark.parametrize("name", ["attention", "attention_with_lse"])
+def test_opcheck(name: str) -> None:
+    operator = getattr(torch.ops.fmhagen, name).default
+    found = torch.library.opcheck(operator, arguments(*tensors()))
+    assert set(found.values()) == {"SUCCESS"}
+
+
+def test_an_operator_is_attention() -> None:
+    inputs = tensors()
+    o, lse = Attention(causal=True)(*inputs, return_lse=True)
+    assert_right(o, lse, *inputs)
+    assert same(Attention(causal=True)(*inputs), o)
+    assert same(dispatch.attention(*inputs, causal=True), o)
+
+
+def test_compiled_in_one_graph_with_no_more_than_two_compilations() -> None:
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    attend = Attention(causal=True)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(
+        lambda q, k, v: attend(q, k, v, return_lse=True), fullgraph=True, backend=counter
+    )
+    for rows in (65, 70, 71, 33, 5, 2):
+        inputs = tensors(rows, rows + 9)
+        o, lse = compiled(*inputs)
+        expected = attend(*inputs, return_lse=True)
+        assert same(o, expected[0])
+        assert same(lse, expected[1])
+    assert counter.frame_count <= 2
+
+
+def test_front_ends_compile_in_one_graph() -> None:
+    inputs = tensors()
+    turned = tuple(x.transpose(1, 2) for x in inputs)
+    for function, given in (
+        (lambda q, k, v: flash.flash_attn_func(q, k, v, causal=True), inputs),
+        (lambda q, k, v: dispatch.attention(q, k, v, causal=True, scale=0.25), inputs),
+        (
+            lambda q, k, v: sdpa.scaled_dot_product_attention(
+                q, k, v, is_causal=True, enable_gqa=True
+            ),
+            turned,
+        ),
+        (lambda q, k, v: flex.flex_attention(q, k, v, enable_gqa=True), turned),
+    ):
+        compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+        assert torch.equal(compiled(*given), function(*given))
+
+
+def test_sdpa_is_that_of_pytorch() -> None:
+    q, k, v = (x.transpose(1, 2) for x in tensors())
+    for causal in (False, True):
+        options = {"is_causal": causal, "enable_gqa": True}
+        ours = sdpa.scaled_dot_product_attention(q, k, v, **options)
+        theirs = torch.nn.functional.scaled_dot_product_attention(
+            q.double(), k.double(), v.double(), **options
+        )
+        assert (ours.double() - theirs).abs().max() < 0.02
+
+
+def test_autocast_casts_what_a_norm_left_in_fp32() -> None:
+    q, k, v = tensors()
+    attend = Attention(causal=True)
+    expected = attend(q, k, v)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert same(attend(q.float(), k.float(), v), expected)
+        compiled = torch.compile(attend, fullgraph=True, backend="aot_eager")
+        assert same(compiled(q.float(), k.float(), v), expected)
+    with torch.autocast("cpu", dtype=torch.float16):
+        assert attend(q.float(), k, v).dtype == torch.float16
+    with pytest.raises(InvalidSpecError, match="dtype='fp32': Q, K and V must be one of bf16"):
+        attend(q.float(), k.float(), v.float())
+
+
+@pytest.mark.parametrize("dims", [(0, None, None), (1, 0, None), (0, 0, 4)])
+def test_vmap_folds_an_axis_into_the_batch(dims: tuple) -> None:
+    attend = Attention(causal=True)
+    mapped = [
+        x if dim is None else torch.stack([x, x.flip(1), x * 0.5], dim)
+        for x, dim in zip(tensors(), dims, strict=True)
+    ]
+    o, lse = torch.vmap(lambda q, k, v: attend(q, k, v, return_lse=True), dims)(*mapped)
+    for index in range(3):
+        inputs = [
+            x if dim is None else x.select(dim, index) for x, dim in zip(mapped, dims, strict=True)
+        ]
+        expected = attend(*inputs, return_lse=True)
+        assert same(o[index], expected[0])
+        assert same(lse[index], expected[1])
+
+
+def test_a_gradient_is_refused_when_it_is_asked_for() -> None:
+    q, k, v = tensors()
+    q.requires_grad_(True)
+    o = Attention(causal=True)(q, k, v)
+    with pytest.raises((RuntimeError, NotImplementedError), match="fmhagen"):
+        o.sum().backward()
+    with torch.no_grad():
+        assert same(dispatch.attention(q, k, v, causal=True), o.detach())
+    with pytest.raises(FmhagenError, match="requires_grad=True"):
+        dispatch.attention(q, k, v, causal=True)
+
+
+@pytest.mark.skipif("score_mod" not in SUPPORTED, reason="sm90 has no score functions yet")
+def test_functions_enter_a_graph_as_text() -> None:
+    bias = torch.linspace(-1, 1, 4)
+    attend = Attention(score_mod=lambda score, b, h, q_idx, kv_idx: score + bias[h] * kv_idx)
+    compiled = torch.compile(
+        lambda q, k, v, w: attend(q, k, v, params={"bias": w}), fullgraph=True, backend="aot_eager"
+    )
+    inputs = tensors()
+    assert same(compiled(*inputs, bias), attend(*inputs))
+    assert not torch.equal(compiled(*inputs, bias * 2), attend(*inputs))
+    slopes = torch.stack([bias, bias * 3])
+    mapped = torch.vmap(lambda w: attend(*inputs, params={"bias": w}))(slopes)
+    assert same(mapped[0], attend(*inputs))
+
+
+@pytest.mark.skipif("varlen" not in SUPPORTED, reason="sm90 has no packed sequences yet")
+def test_packed_sequences_in_a_graph() -> None:
+    q, k, v = (x.flatten(0, 1) for x in tensors())
+    ends_q, ends_k = torch.tensor([0, 30, 74]), torch.tensor([0, 1, 100])
+    attend = Attention(causal=True)
+
+    def call(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> tuple:
+        return attend(
+            *(q, k, v), cu_seqlens_q=ends_q, cu_seqlens_k=ends_k, max_seqlen_q=44, return_lse=True
+        )
+
+    o, lse = call(q, k, v)
+    assert lse.shape == (4, 74)
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    assert all(same(a, b) for a, b in zip(compiled(q, k, v), (o, lse), strict=True))
+    assert_right(o[None, 30:], lse[None, :, 30:], q[None, 30:], k[None, 1:], v[None, 1:])
+
+
+@pytest.mark.skipif("mask_mod" not in SUPPORTED, reason="sm90 has no mask functions yet")
+def test_a_block_mask_of_pytorch() -> None:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    documents = torch.arange(50) // 20
+
+    def mask_mod(b, h, q_idx, kv_idx):  # noqa: ANN001, ANN202
+        return (documents[q_idx] == documents[kv_idx]) & (q_idx >= kv_idx)
+
+    q, k, v = (x.transpose(1, 2) for x in tensors(50, 50))
+    block_mask = create_block_mask(mask_mod, None, None, 50, 50, device="cpu")
+    ours = flex.flex_attention(q, k, v, block_mask=block_mask, enable_gqa=True)
+    at = torch.arange(50)
+    dense = mask_mod(0, 0, at[:, None], at[None])
+    theirs = torch.nn.functional.scaled_dot_product_attention(
+        q.double(), k.double(), v.double(), dense, enable_gqa=True
+    )
+    assert (ours.double() - theirs).abs().max() < 0.02
+    assert np.isfinite(ours.float().numpy()).all()
