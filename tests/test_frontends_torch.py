@@ -130,7 +130,8 @@ def test_vmap_folds_an_axis_into_the_batch(dims: tuple) -> None:
     o, lse = torch.vmap(lambda q, k, v: attend(q, k, v, return_lse=True), dims)(*mapped)
     for index in range(3):
         inputs = [
-            x if dim is None else x.select(dim, index) for x, dim in zip(mapped, dims, strict=True)
+            x if dim is None else x.select(dim, index).contiguous()
+            for x, dim in zip(mapped, dims, strict=True)
         ]
         expected = attend(*inputs, return_lse=True)
         assert same(o[index], expected[0])

@@ -1,4 +1,4 @@
-"""transformers with attn_implementation="fmhagen": the logits of eager attention, on the emulator."""
+"""transformers with attn_implementation="fmhagen": the logits of eager attention, emulated."""
 
 from __future__ import annotations
 
