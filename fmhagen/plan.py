@@ -10,6 +10,7 @@ import textwrap
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fmhagen.grid import GridFormula
 from fmhagen.language import Language
 from fmhagen.schedule import Schedule
 from fmhagen.slots import SlotTable
@@ -105,37 +106,6 @@ class MatrixShape:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GridFormula:
-    """Blocks of one launch, all in the first grid dimension.
-
-    Attributes:
-        tile_m: query rows of a tile; tiles = ceil(Sq / tile_m) * H * B.
-        max_blocks: most blocks; a block walks over tiles with the grid as its stride.
-        per_compute_unit: blocks a compute unit for a persistent grid; 0 for one block a tile.
-    """
-
-    tile_m: int
-    max_blocks: int
-    per_compute_unit: int
-
-    def tiles(self, *, seqlen_q: int, heads: int, batch: int) -> int:
-        """Return the number of tiles of one launch."""
-        return -(-seqlen_q // self.tile_m) * heads * batch
-
-    def blocks(self, tiles: int, compute_units: int) -> int:
-        """Return the number of blocks that a launch over `tiles` tiles uses on a device."""
-        limit = self.per_compute_unit * compute_units or self.max_blocks
-        return min(tiles, limit, self.max_blocks)
-
-    def __str__(self) -> str:
-        """Return the formula as text."""
-        tiles = f"ceil(Sq / {self.tile_m}) * H * B"
-        if self.per_compute_unit:
-            return f"min({tiles}, {self.per_compute_unit} * compute units)"
-        return f"min({tiles}, {self.max_blocks})"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """One kernel instance, decided.
 
@@ -158,7 +128,7 @@ class Plan:
         language: the mask and the score function as C++; see `fmhagen.lowering.language`.
         conditional_rescale, rescale_on_overflow: see `schedule.Rescale`.
         heads_in_l2_bytes: K and V that one section of heads may hold, for the tile order.
-        two_p_buffers, ping_pong, skip_hidden: see `Schedule`.
+        two_p_buffers, ping_pong, skip_hidden, split_q, overlap_tiles: see `Schedule`.
         stage_output: O leaves through shared memory; see `schedule.Store`.
         slot_table: a step of a wave_pipelined loop, in the order in which it is issued.
         round_call: function that rounds two numbers of P; "" where the main loop has its own.
@@ -167,6 +137,7 @@ class Plan:
         matrix: shape of the matrix instruction of a wave_pipelined loop, as in its name.
         block_registers: of its accumulator, in each lane.
         lane_has_two_rows: its accumulators are so narrow that two of them cover a wave's queries.
+        clustered: blocks form clusters; see `Schedule.cluster`.
         snake: tiles are dealt to the blocks of a persistent grid forwards and backwards in turn.
         sink: a logit without a value is in the denominator.
         varlen: sequences are packed; a tile is of one of them.
@@ -205,6 +176,9 @@ class Plan:
     sink: bool = False
     varlen: bool = False
     longest_first: bool = False
+    clustered: bool = False
+    split_q: bool = False
+    overlap_tiles: bool = True
     slot_table: SlotTable | None = None
     round_call: str = ""
     uses_accumulation_registers: bool = False
@@ -217,6 +191,21 @@ class Plan:
     def qk_shape(self) -> MatrixShape:
         """The instruction of S = Q K^T."""
         return self.matrix_shapes[0]
+
+    @property
+    def release_call(self) -> str:
+        """The function that hands a buffer of K or V back."""
+        return "release_in_cluster" if self.clustered else "release"
+
+    @property
+    def walker(self) -> str:
+        """The function that numbers what walks over the tiles of work."""
+        return "cluster_index" if self.clustered else "block_index"
+
+    @property
+    def walkers(self) -> str:
+        """The function that counts what walks over the tiles of work."""
+        return "cluster_count" if self.clustered else "grid_size"
 
     @property
     def pv_shape(self) -> MatrixShape:

@@ -66,6 +66,11 @@ class Schedule(Record):
             softmax under the products of the others; waves of a wave_pipelined loop by priority.
         p_buffers: buffers for P in registers; 2 lets S of the next key tile be issued while
             O += P V of this one still runs.
+        cluster: blocks that work on neighbouring tiles of one head in step, each loading a share of
+            every K and V tile for all of them.
+        split_q: each consumer's rows of Q have buffers and barriers of their own, so that they
+            are loaded as soon as that consumer is done with the last ones.
+        overlap_tiles: the first S of a tile is issued before the last O += P V of the tile before.
         rescale: when O is rescaled to a new reference of the softmax.
         prefetch: operands that a wave_pipelined loop reads from shared memory ahead of their use.
         matrix: matrix instruction of a wave_pipelined loop. Both compute at the same rate; narrow
@@ -85,6 +90,9 @@ class Schedule(Record):
     skip_hidden: bool = False
     ping_pong: bool = False
     p_buffers: int = 1
+    cluster: int = 1
+    split_q: bool = False
+    overlap_tiles: bool = True
     rescale: Rescale = Rescale.ON_GROWTH
     prefetch: int = 0
     matrix: Matrix = Matrix.WIDE

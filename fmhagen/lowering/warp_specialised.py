@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from fmhagen.errors import ScheduleError
+from fmhagen.grid import GridFormula
 from fmhagen.lowering.common import LN2, symbol_of
 from fmhagen.lowering.language import lower_language
 from fmhagen.lowering.warp_specialised_params import param_fields
 from fmhagen.plan import (
     Constant,
-    GridFormula,
     MatrixShape,
     Plan,
     SharedRegion,
@@ -80,9 +80,10 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         shared_bytes=shared_bytes,
         shared_is_dynamic=True,
         grid=GridFormula(
-            tile_m=schedule.tile_m,
+            tile_m=schedule.tile_m * schedule.cluster,
             max_blocks=target.max_blocks_x,
             per_compute_unit=1 if schedule.persistent else 0,
+            cluster=schedule.cluster,
         ),
         matrix_shapes=(
             MatrixShape(n=schedule.tile_n, dtype=element, form="ss"),
@@ -95,6 +96,9 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         skip_hidden=schedule.skip_hidden and spec.causal,
         stage_output=schedule.store == Store.STAGED,
         ping_pong=schedule.ping_pong,
+        clustered=schedule.cluster > 1,
+        split_q=schedule.split_q,
+        overlap_tiles=schedule.overlap_tiles,
         two_p_buffers=schedule.p_buffers == 2,
         snake=spec.causal and schedule.persistent,
         rescale_on_overflow=schedule.rescale == Rescale.ON_OVERFLOW,
@@ -108,6 +112,9 @@ def _traits(spec: AttentionSpec, schedule: Schedule) -> tuple[str, ...]:
     named = (
         (schedule.ping_pong, "pingpong"),
         (schedule.p_buffers == 2, "twop"),
+        (schedule.cluster > 1, f"cluster{schedule.cluster}"),
+        (schedule.split_q, "splitq"),
+        (not schedule.overlap_tiles, "apart"),
         (schedule.rescale != Rescale.ALWAYS, str(schedule.rescale).removeprefix("on_")),
         (schedule.store == Store.DIRECT, "direct"),
         (schedule.skip_hidden and spec.causal, "skip"),
@@ -131,18 +138,23 @@ def _check_shape(schedule: Schedule) -> None:
         raise ScheduleError("stages", schedule.stages, "must be from 1 to 8")
     if schedule.q_stages not in (1, 2):
         raise ScheduleError("q_stages", schedule.q_stages, "must be 1 or 2")
-    skipped = -(-GROUP_ROWS * (schedule.consumers - 1) // schedule.tile_n)
-    if schedule.skip_hidden and skipped >= schedule.stages:
+    skipped = -(-GROUP_ROWS * (schedule.consumers * schedule.cluster - 1) // schedule.tile_n)
+    if schedule.skip_hidden and schedule.overlap_tiles and skipped >= schedule.stages:
         # The last O += P V of a tile holds a V buffer while its successor's skipped ones arrive.
         limit = f"a consumer may skip {skipped} key tiles, which needs {skipped + 1} stages"
         raise ScheduleError("skip_hidden", True, limit, f"use stages={skipped + 1}")
     if schedule.ping_pong and schedule.consumers == 1:
         raise ScheduleError("ping_pong", True, "needs at least 2 consumers", "use ping_pong=False")
+    if schedule.cluster not in (1, 2):
+        raise ScheduleError("cluster", schedule.cluster, "must be 1 or 2 blocks")
+    if schedule.split_q and schedule.store == Store.STAGED:
+        raise ScheduleError("split_q", True, "needs store='direct'", "use store='direct'")
     if schedule.p_buffers not in (1, 2):
         raise ScheduleError("p_buffers", schedule.p_buffers, "must be 1 or 2")
     if schedule.p_buffers == 2 and schedule.rescale != Rescale.ON_OVERFLOW:
         raise ScheduleError("p_buffers", 2, "needs rescale='on_overflow'", "use p_buffers=1")
-    if schedule.persistent and schedule.q_stages == 1 and schedule.store == Store.STAGED:
+    one_staged = schedule.q_stages == 1 and schedule.store == Store.STAGED
+    if schedule.persistent and one_staged and schedule.overlap_tiles:
         # The next tile's first S is issued before this tile's O, which leaves through its Q buffer.
         limit = "a persistent block that stages O needs two Q buffers"
         raise ScheduleError("q_stages", 1, limit, "use q_stages=2 or store='direct'")
@@ -188,6 +200,7 @@ def _shared_map(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[SharedRe
     v_bytes = schedule.tile_n * SWIZZLE_BYTES * _boxes(spec.dv)
     warps = schedule.consumers * GROUP_WARPS
     q, kv = schedule.q_stages, schedule.stages
+    q_barriers = q * schedule.consumers if schedule.split_q else q
     staged = schedule.store == Store.STAGED
     o_full = ("O_FULL", q * BARRIER_BYTES, f"O is staged: consumer warps arrive ({warps})")
     q_empty = "O has left: store warp arrives (1)" if staged else f"S is complete ({warps})"
@@ -195,9 +208,13 @@ def _shared_map(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[SharedRe
         ("SMEM_Q", q * q_bytes, f"Q tiles [{q}]{'; O is staged over its Q' if staged else ''}"),
         ("SMEM_K", kv * k_bytes, f"K tiles [{kv}]"),
         ("SMEM_V", kv * v_bytes, f"V tiles [{kv}]"),
-        ("Q_FULL", q * BARRIER_BYTES, "Q has landed: producer arrives (1 + bytes), consumers wait"),
+        (
+            "Q_FULL",
+            q_barriers * BARRIER_BYTES,
+            "Q has landed: producer arrives (1 + bytes), consumers wait",
+        ),
         *((o_full,) if staged else ()),
-        ("Q_EMPTY", q * BARRIER_BYTES, q_empty),
+        ("Q_EMPTY", q_barriers * BARRIER_BYTES, q_empty),
         ("K_FULL", kv * BARRIER_BYTES, "K has landed: producer arrives (1 + bytes)"),
         ("K_EMPTY", kv * BARRIER_BYTES, f"S is complete: consumer warps arrive ({warps})"),
         ("V_FULL", kv * BARRIER_BYTES, "V has landed: producer arrives (1 + bytes)"),
@@ -227,6 +244,7 @@ def _constants(
         return Constant(ctype="u32", name=name, value=value, comment=comment)
 
     tile_m, tile_n, d, dv = schedule.tile_m, schedule.tile_n, spec.d, spec.dv
+    q_rows = GROUP_ROWS if schedule.split_q else tile_m
     return (
         number("TILE_M", tile_m, "query rows of a tile"),
         number("TILE_N", tile_n, "key columns of a step"),
@@ -236,8 +254,13 @@ def _constants(
         number("STAGES", schedule.stages, "K and V tiles in flight, each"),
         number("Q_STAGES", schedule.q_stages, "Q tiles in flight"),
         *(
-            (number("CONSUMERS", schedule.consumers, "warpgroups that take turns"),)
-            if schedule.ping_pong
+            (number("CLUSTER", schedule.cluster, "blocks that load K and V for one another"),)
+            if schedule.cluster > 1
+            else ()
+        ),
+        *(
+            (number("CONSUMERS", schedule.consumers, "warpgroups that compute"),)
+            if schedule.ping_pong or schedule.split_q
             else ()
         ),
         number("CONSUMER_WARPS", schedule.consumers * GROUP_WARPS, "warps that compute"),
@@ -249,11 +272,11 @@ def _constants(
         number("BOX_COLUMNS", BOX_COLUMNS, "columns of one box of a copy"),
         number("ROW_BYTES", SWIZZLE_BYTES, "one row of a box, and of the 128-byte swizzle"),
         number("BARRIER_BYTES", BARRIER_BYTES, "one mbarrier"),
-        number("Q_BOX_BYTES", tile_m * SWIZZLE_BYTES, "one box of Q or O"),
+        number("Q_BOX_BYTES", q_rows * SWIZZLE_BYTES, "one box of Q or O"),
         number("KV_BOX_BYTES", tile_n * SWIZZLE_BYTES, "one box of K or V"),
         number("QK_BOXES", _boxes(d), "boxes that hold d columns"),
         number("V_BOXES", _boxes(dv), "boxes that hold dv columns"),
-        number("Q_TILE_BYTES", tile_m * SWIZZLE_BYTES * _boxes(d), "one stage of Q"),
+        number("Q_TILE_BYTES", q_rows * SWIZZLE_BYTES * _boxes(d), "one stage of Q"),
         number("K_TILE_BYTES", tile_n * SWIZZLE_BYTES * _boxes(d), "one stage of K"),
         number("V_TILE_BYTES", tile_n * SWIZZLE_BYTES * _boxes(dv), "one stage of V"),
         *(number(r.name, r.offset_bytes, f"{r.size_bytes} bytes: {r.comment}") for r in shared),
@@ -263,7 +286,9 @@ def _constants(
 
 
 def _tensor_maps(schedule: Schedule) -> tuple[TensorMapPlan, ...]:
-    rows = {"q": schedule.tile_m, "k": schedule.tile_n, "v": schedule.tile_n, "o": schedule.tile_m}
+    share = schedule.tile_n // schedule.cluster
+    q_rows = GROUP_ROWS if schedule.split_q else schedule.tile_m
+    rows = {"q": q_rows, "k": share, "v": share, "o": schedule.tile_m}
     return tuple(
         TensorMapPlan(
             field=f"{tensor}_map",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fmhagen.errors import ScheduleError
+from fmhagen.grid import GridFormula
 from fmhagen.lowering.common import LN2, LOG2E, symbol_of
 from fmhagen.lowering.language import lower_language
-from fmhagen.plan import Constant, GridFormula, Plan, SharedRegion, pack_params
+from fmhagen.plan import Constant, Plan, SharedRegion, pack_params
 from fmhagen.schedule import Rescale, Schedule
 from fmhagen.spec import AttentionSpec, Rounding
 from fmhagen.targets import Target

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fmhagen.errors import ScheduleError
+from fmhagen.grid import GridFormula
 from fmhagen.lowering.common import symbol_of
 from fmhagen.lowering.language import lower_language
 from fmhagen.lowering.slot_draft import Shape
@@ -15,7 +16,7 @@ from fmhagen.lowering.wave_interleaved import (
     wave_params,
 )
 from fmhagen.lowering.wave_layout import Staging, constants_of, shared_map, staging_of
-from fmhagen.plan import GridFormula, Plan, pack_params
+from fmhagen.plan import Plan, pack_params
 from fmhagen.schedule import Matrix, Rescale, Schedule
 from fmhagen.slots import FORMS
 from fmhagen.spec import AttentionSpec, Rounding

@@ -79,6 +79,7 @@ class LoadedEmulator:
                 buffers=tuple(_buffers(memories)),
                 seed=self._options.seed,
                 checks=self._options.checks,
+                cluster=plan.grid.cluster,
                 names=tuple(
                     Region(
                         offset_bytes=region.offset_bytes, nbytes=region.size_bytes, name=region.name

@@ -244,7 +244,8 @@ def launch_values(
         raise TensorError("q", (problem.batch, problem.heads, problem.seqlen_q), limit, "split B")
     blocks = plan.grid.blocks(tiles, compute_units)
     m_tiles = -(-rows // plan.grid.tile_m)
-    deal = deal_tiles(plan, problem, blocks)
+    walkers = blocks // plan.grid.cluster
+    deal = deal_tiles(plan, problem, walkers)
     section = deal.heads_per_section
     values: dict[str, Value] = {
         "batch": problem.batch,
@@ -259,7 +260,7 @@ def launch_values(
         "num_tiles": tiles,
         "heads_per_section": section,
         "num_sections": problem.batch * problem.heads // section,
-        "rounds_per_section": -(-section * m_tiles // blocks),
+        "rounds_per_section": -(-section * m_tiles // walkers),
         "lane_shift": deal.lane_shift,
         "causal_offset": causal_offset(plan, problem),
         "scale_log2": scale_log2_of(plan.spec.scale_value),

@@ -49,6 +49,36 @@ FMHAGEN_DEVICE void load_tile(u32 tiles, u32 full, u32 use, const TensorMap* map
   }
 }
 
+// As load_tile: this block loads its share of the rows for every block of its cluster, each of which expects all.
+template <u32 COUNT, u32 BOXES, u32 BOX_BYTES>
+FMHAGEN_DEVICE void load_share(u32 tiles, u32 full, u32 use, const TensorMap* map, u32 row, i32 head, i32 batch) {
+  const u32 rank = cluster_rank(), barrier = full + use % COUNT * BARRIER_BYTES;
+  mbarrier_arrive_expect_tx(barrier, BOXES * BOX_BYTES);
+  FMHAGEN_UNROLL for (u32 box = 0; box < BOXES; ++box) {
+    const u32 destination = tiles + use % COUNT * (BOXES * BOX_BYTES) + box * BOX_BYTES + rank * (BOX_BYTES / CLUSTER);
+    tma_load_4d_multicast(destination, map, barrier, i32(box * BOX_COLUMNS), i32(row + rank * (TILE_N / CLUSTER)),
+                          head, batch, (1u << CLUSTER) - 1);
+  }
+}
+
+// As release, in every block of the cluster, since each fills a share of the buffer.
+template <u32 COUNT> FMHAGEN_DEVICE void release_in_cluster(u32 barriers, u32 use) {
+  const u32 lane = thread_index() % 32;
+  if (lane < CLUSTER) { mbarrier_arrive_cluster(cluster_address(barriers + use % COUNT * BARRIER_BYTES, lane)); }
+}
+
+// Index of this block's cluster.
+FMHAGEN_DEVICE u32 cluster_index() { return block_index() / CLUSTER; }
+
+// Number of clusters in the grid.
+FMHAGEN_DEVICE u32 cluster_count() { return grid_size() / CLUSTER; }
+
+// All threads of the cluster meet.
+FMHAGEN_DEVICE void cluster_sync() {
+  cluster_arrive();
+  cluster_wait();
+}
+
 // Descriptor of a K-major operand under the 128-byte swizzle; `start` is its address / 16.
 // (PTX ISA 9.7.15.5.1.2.2: start in bits 0-13, stride between groups of eight rows / 16 in bits
 // 32-45, swizzle mode in bits 62-63. Shared memory ends below 2^18, so `start` needs no mask.)
