@@ -14,6 +14,7 @@ from fmhagen.plan import Plan
 from fmhagen.records import closest
 from fmhagen.runtime.arguments import Extras
 from fmhagen.runtime.base import Backend
+from fmhagen.runtime.cache_calls import CacheCalls
 from fmhagen.runtime.calls import Calls
 from fmhagen.runtime.devices import (
     MEMORY_OF_DEVICE,
@@ -65,7 +66,7 @@ class Kernel:
         self._cache = cache
         self._options = emulator
         self._launchers: dict[Memory, Launcher] = {}
-        self._calls = Calls(spec, self._pick)
+        self._calls = (CacheCalls if spec.kv_cache else Calls)(spec, self._pick)
         memory = MEMORY_OF_DEVICE.get(self.device)
         if memory is not None:
             self._check_target(memory)

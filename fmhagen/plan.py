@@ -6,15 +6,19 @@ numbers alone differ in the constants block alone; structure stands in the boole
 
 from __future__ import annotations
 
+import dataclasses
 import textwrap
 from dataclasses import dataclass
 from typing import ClassVar
 
 from fmhagen.grid import GridFormula
 from fmhagen.language import Language
+from fmhagen.params import ParamField as ParamField
+from fmhagen.params import pack_params as pack_params
 from fmhagen.schedule import Schedule
 from fmhagen.slots import SlotTable
 from fmhagen.spec import AttentionSpec
+from fmhagen.split_plan import SplitPlan
 from fmhagen.targets import Target
 
 
@@ -29,48 +33,24 @@ class Constant:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParamField:
-    """One field of the packed parameter block.
-
-    Attributes:
-        ctype: C type: TensorMap, a pointer ("u16*"), i64, i32, u32 or f32.
-        name: name in C and key of the launch value that fills it. The vocabulary is
-            `q_map k_map v_map o_map` (tensor maps); `q k v o lse` (addresses, lse may be null);
-            `{q,k,v,o}_stride_{b,h,m}` (elements; `_n` for the rows of k and v);
-            `batch num_heads heads_per_group seqlen_q seqlen_k num_m_tiles num_tiles
-            heads_per_section num_sections rounds_per_section lane_shift` (counts, see
-            `runtime/launch_values.py`); `causal_offset` (off of the causal mask); `scale_log2`, and
-            `scale` itself. Of packed sequences: `cu_seqlens_q cu_seqlens_k seqused_q seqused_k`
-            (addresses, the last two may be null), `total_q total_k` (rows of the tensors, at
-            least 1), `seqlen_q seqlen_k` (the most rows of a sequence), `num_tiles` (at most so
-            many). `sinks` (address).
-        offset_bytes: place in the block.
-        size_bytes: bytes taken.
-        comment: shape or unit.
-    """
-
-    ctype: str
-    name: str
-    offset_bytes: int
-    size_bytes: int
-    comment: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TensorMapPlan:
-    """How a tensor map of a (d, row, head, batch) tensor is encoded.
+    """How a tensor map is encoded: of a (d, row, head, batch) tensor, or of a cache.
 
     Attributes:
         field: the parameter field that holds it, such as "k_map".
         tensor: the tensor described: "q", "k", "v" or "o".
-        box: elements of one copy along (d, row, head, batch).
+        box: elements of one copy along (d, row, head, batch); of a cache along (column, row, box of
+            columns, head, page).
         swizzle_bytes: 128, 64, 32, or 0 for none.
+        promotion_bytes: how much of a line the second-level cache fetches with a row: 256, or 0 for
+            no more than is asked for.
     """
 
     field: str
     tensor: str
-    box: tuple[int, int, int, int]
+    box: tuple[int, ...]
     swizzle_bytes: int
+    promotion_bytes: int = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +122,8 @@ class Plan:
         sink: a logit without a value is in the denominator.
         varlen: sequences are packed; a tile is of one of them.
         longest_first: query tiles differ in work, the last ones of a sequence have the most.
+        split: what a kernel over a key/value cache has besides; None for others.
+        is_dependent: it may be placed before the kernel ahead of it in the stream has ended.
     """
 
     SCHEMA: ClassVar[int] = 1
@@ -186,6 +168,28 @@ class Plan:
     matrix: str = ""
     block_registers: int = 0
     lane_has_two_rows: bool = False
+    split: SplitPlan | None = None
+    is_dependent: bool = False
+
+    @property
+    def kernel_template(self) -> str:
+        """The skeleton under `templates/` that the plan's kernels are printed with."""
+        target = self.target
+        return target.kernel_template if self.split is None else target.cache_template
+
+    @property
+    def combine(self) -> Plan | None:
+        """The second kernel of the same file, which adds up what the first one has cut."""
+        if self.split is None:
+            return None
+        return dataclasses.replace(
+            self,
+            symbol=self.split.combine_symbol,
+            threads=self.split.combine_threads,
+            shared=(),
+            shared_bytes=self.split.combine_shared_bytes,
+            is_dependent=True,
+        )
 
     @property
     def qk_shape(self) -> MatrixShape:
@@ -241,30 +245,3 @@ def _wrapped(call: str) -> tuple[str, ...]:
         is_open ^= line.count("'") % 2 == 1
         wrapped.append(("    " if i == 0 else "        ") + begins + line + (" '" * is_open))
     return tuple(wrapped)
-
-
-_ALIGNMENT_BYTES = {"TensorMap": 64}
-_SIZE_BYTES = {"TensorMap": 128, "i64": 8, "i32": 4, "u32": 4, "f32": 4}
-
-
-def pack_params(fields: tuple[tuple[str, str, str], ...]) -> tuple[tuple[ParamField, ...], int]:
-    """Lay out (ctype, name, comment) triples by the C rules of both ABIs.
-
-    Returns:
-        The fields with their offsets, and the size of the block in bytes.
-    """
-    packed: list[ParamField] = []
-    offset = 0
-    largest = 1
-    for ctype, name, comment in fields:
-        size = 8 if ctype.endswith("*") else _SIZE_BYTES[ctype]
-        align = _ALIGNMENT_BYTES.get(ctype, size)
-        largest = max(largest, align)
-        offset = -(-offset // align) * align
-        packed.append(
-            ParamField(
-                ctype=ctype, name=name, offset_bytes=offset, size_bytes=size, comment=comment
-            )
-        )
-        offset += size
-    return tuple(packed), -(-offset // largest) * largest

@@ -14,6 +14,7 @@ class MainLoop(StrEnum):
     WARP_SPECIALISED = "warp_specialised"
     WAVE_INTERLEAVED = "wave_interleaved"
     WAVE_PIPELINED = "wave_pipelined"
+    SPLIT_KV = "split_kv"
 
 
 class Rescale(StrEnum):
@@ -28,6 +29,13 @@ class Rescale(StrEnum):
     ALWAYS = "always"
     ON_GROWTH = "on_growth"
     ON_OVERFLOW = "on_overflow"
+
+
+class Copy(StrEnum):
+    """How K and V reach shared memory: in `bulk`, by the copy engine, or as a `gather` by lanes."""
+
+    BULK = "bulk"
+    GATHER = "gather"
 
 
 class Store(StrEnum):
@@ -50,8 +58,10 @@ class Schedule(Record):
 
     Attributes:
         main_loop: warp_specialised (a producer warp and consumer warpgroups), wave_interleaved
-            (every wave loads and computes) or wave_pipelined (the same, with the softmax of one
-            unit of keys between the matrix instructions of the next, in an order that is fixed).
+            (every wave loads and computes), wave_pipelined (the same, with the softmax of one
+            unit of keys between the matrix instructions of the next, in an order that is fixed)
+            or split_kv (for a key/value cache: the keys are cut among blocks, and among the warps
+            of a block, each with a ring of its own).
         tile_m: query rows of one tile.
         tile_n: key columns of one step of the main loop.
         consumers: warpgroups (warp_specialised) or waves (the others) that compute; the
@@ -77,6 +87,8 @@ class Schedule(Record):
             ones (16x16x16) draw less power, and hide less vector work each.
         producer_registers: registers a thread of the producer warpgroup keeps; 0 where none is.
         consumer_registers: registers a thread of a consumer warpgroup gets; 0 where not dealt.
+        copy: how a split_kv loop copies K and V.
+        blocks_per_unit: blocks of a split_kv loop that a compute unit holds at once.
     """
 
     main_loop: MainLoop
@@ -98,6 +110,8 @@ class Schedule(Record):
     matrix: Matrix = Matrix.WIDE
     producer_registers: int = 0
     consumer_registers: int = 0
+    copy: Copy = Copy.BULK
+    blocks_per_unit: int = 1
 
     @property
     def conditional_rescale(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fmhagen.choice import Choice, fits
+from fmhagen.rules.split_kv import choose_split_kv
 from fmhagen.rules.warp_specialised import choose_warp_specialised
 from fmhagen.rules.waves import choose_wave_pipelined
 from fmhagen.schedule import MainLoop, Schedule
@@ -59,6 +60,8 @@ def _choose_by_rules(spec: AttentionSpec, target: Target) -> Choice:
         MainLoop.WARP_SPECIALISED: choose_warp_specialised,
         MainLoop.WAVE_PIPELINED: choose_wave_pipelined,
     }
+    if spec.kv_cache:
+        return choose_split_kv(spec, target)
     return table[MainLoop(target.main_loops[0])](spec, target)
 
 

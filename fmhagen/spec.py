@@ -40,6 +40,13 @@ class Layout(StrEnum):
     BHSD = "bhsd"
 
 
+class CacheLayout(StrEnum):
+    """Order of a cache's axes: (pages, keys, heads, depth) or (pages, heads, keys, depth)."""
+
+    NHD = "nhd"
+    HND = "hnd"
+
+
 class Rounding(StrEnum):
     """How P = exp2(..) is rounded to 16 bits before it is multiplied by V.
 
@@ -76,7 +83,10 @@ class AttentionSpec(Record):
             (b, h, q_idx, kv_idx), or its text form.
         score_mod: what becomes of a score after the scale, the cap and ALiBi: a function of
             (score, b, h, q_idx, kv_idx), or its text form.
-        page_size: keys a page of a paged key/value cache; None means contiguous.
+        kv_cache: K and V are a cache of which each sequence has the first `cache_seqlens[b]` keys;
+            the queries of a call are the newest tokens. The kernel splits the keys among blocks.
+        page_size: keys a page of a paged key/value cache; None means contiguous. Implies kv_cache.
+        cache_layout: axis order of a cache; a contiguous one has a batch in place of the pages.
         p_rounding: how P is rounded for its product with V; `auto` lets the target choose.
 
     Raises:
@@ -100,7 +110,9 @@ class AttentionSpec(Record):
     varlen: bool = False
     mask_mod: MaskMod | None = None
     score_mod: ScoreMod | None = None
+    kv_cache: bool = False
     page_size: int | None = None
+    cache_layout: CacheLayout = CacheLayout.NHD
     p_rounding: Rounding = Rounding.AUTO
 
     def __post_init__(self) -> None:
@@ -115,6 +127,8 @@ class AttentionSpec(Record):
         for name in ("window_left", "window_right"):
             if getattr(self, name) == -1:
                 object.__setattr__(self, name, None)
+        if self.page_size is not None:
+            object.__setattr__(self, "kv_cache", True)
         check_meaning(self)
 
     @property

@@ -34,7 +34,7 @@ def check_meaning(spec: AttentionSpec) -> None:
             raise InvalidSpecError(name, value, "must be an integer or None")
         if value is not None and value < 0:
             raise InvalidSpecError(name, value, "must be at least 0", "None or -1 means unlimited")
-    for name in ("causal", "alibi", "sink", "varlen"):
+    for name in ("causal", "alibi", "sink", "varlen", "kv_cache"):
         value = getattr(spec, name)
         if not isinstance(value, bool):
             raise InvalidSpecError(name, value, "must be True or False")
@@ -93,7 +93,10 @@ def _feature_rule(field: str, feature: str, unused: object, what: str, suggestio
     """Return the rule that a field stays unused where a target lacks a feature."""
     return Rule(
         field=field,
-        holds=lambda spec, target: getattr(spec, field) == unused or feature in target.features,
+        holds=lambda spec, target: (
+            getattr(spec, field) == unused
+            or feature in (target.cache_features if spec.kv_cache else target.features)
+        ),
         limit=lambda target: f"{what} not generated yet",
         suggestion=lambda spec, target: suggestion,
     )
@@ -151,6 +154,13 @@ RULES: tuple[Rule, ...] = (
                 None,
                 "paged caches are",
                 "gather the pages into contiguous K and V",
+            ),
+            (
+                "kv_cache",
+                "kv_cache",
+                False,
+                "kernels over a key/value cache are",
+                "pass K and V of each sequence's own length",
             ),
         )
     ),

@@ -261,14 +261,14 @@ def test_tensor_map_is_the_packed_struct() -> None:
         swizzle_bytes=128,
     )
     assert len(packed) == 128
-    assert struct.unpack_from("<QQ4I4Q3Q4I", packed)[1:] == (
+    assert struct.unpack_from("<QQ4I5Q4Q5I", packed)[1:] == (
         *(4096, 4, 2, 128, 0),
-        *(64, 100, 3, 1),
-        *(128, 0, 1 << 33),
-        *(64, 16, 1, 1),
+        *(64, 100, 3, 1, 1),
+        *(128, 0, 1 << 33, 0),
+        *(64, 16, 1, 1, 1),
     )
-    assert not any(packed[104:])
-    with pytest.raises(ValueError, match="four sizes"):
+    assert not any(packed[124:])
+    with pytest.raises(ValueError, match="n sizes"):
         encode_tensor_map(
             address=0, element_bytes=2, sizes=(1,), stride_bytes=(), box=(), swizzle_bytes=0
         )

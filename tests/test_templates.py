@@ -106,6 +106,7 @@ def test_every_field_of_plan_exists(path: Path) -> None:
 
 def test_every_template_is_used() -> None:
     used = {target.kernel_template for target in TARGETS}
+    used |= {target.cache_template for target in TARGETS if target.cache_template}
     used |= {f"parts/{loop}/vocabulary.j2" for t in TARGETS for loop in t.main_loops}
     pending = list(used)
     while pending:

@@ -29,7 +29,7 @@ def emit_source(plan: Plan) -> Source:
     Raises:
         TemplateError: a template failed, or printed what a generated file may not hold.
     """
-    skeleton = render(plan.target.kernel_template, plan)
+    skeleton = render(plan.kernel_template, plan)
     used = closure(skeleton, _available(plan))
     text = _insert(skeleton, _TYPES_LINE, _types(used))
     text = _insert(text, _ISA_LINE, _isa(used))
@@ -83,10 +83,16 @@ def _available(plan: Plan) -> tuple[Definition, ...]:
         )
         for shape in plan.matrix_shapes
     )
+    parts = ("", "_cache") if plan.split is not None else ("",)
+
+    def layer(name: str) -> tuple[Definition, ...]:
+        texts = ((prelude / f"{name}{part}{suffix}").read_text(encoding="ascii") for part in parts)
+        return tuple(definition for text in texts for definition in parse(text, name))
+
     return (
-        *parse((prelude / f"isa{suffix}").read_text(encoding="ascii"), "isa"),
+        *layer("isa"),
         *dict.fromkeys(matrix),
-        *parse((prelude / f"tile{suffix}").read_text(encoding="ascii"), "tile"),
+        *layer("tile"),
         *parse((templates_dir() / "prelude" / "language.h").read_text(encoding="ascii"), "tile"),
         *parse(plan.language.text, "tile"),
         *parse(own, "tile"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fmhagen.errors import ScheduleError
+from fmhagen.lowering.split_kv import lower_split_kv
 from fmhagen.lowering.warp_specialised import lower_warp_specialised
 from fmhagen.lowering.wave_interleaved import lower_wave_interleaved
 from fmhagen.lowering.wave_pipelined import lower_wave_pipelined
@@ -37,10 +38,14 @@ def lower(spec: AttentionSpec, schedule: Schedule, target: Target) -> Plan:
     if schedule.matrix != Matrix.WIDE and schedule.main_loop not in _WITH_MATRIX_FORMS:
         limit = f"is a choice of {', '.join(_WITH_MATRIX_FORMS)} alone"
         raise ScheduleError("matrix", str(schedule.matrix), limit, "leave matrix out")
+    if (schedule.main_loop == MainLoop.SPLIT_KV) != spec.kv_cache:
+        limit = "split_kv is for specs with kv_cache=True, and they have no other main loop"
+        raise ScheduleError("main_loop", str(schedule.main_loop), limit)
     table = {
         MainLoop.WARP_SPECIALISED: lower_warp_specialised,
         MainLoop.WAVE_INTERLEAVED: lower_wave_interleaved,
         MainLoop.WAVE_PIPELINED: lower_wave_pipelined,
+        MainLoop.SPLIT_KV: lower_split_kv,
     }
     return table[schedule.main_loop](spec, schedule, target)
 

@@ -33,6 +33,9 @@ class Extras(TypedDict, total=False):
     seqused_k: Any
     max_seqlen_q: Any
     max_seqlen_k: Any
+    cache_seqlens: Any
+    block_table: Any
+    num_splits: int | None
     validate: bool | None
 
 

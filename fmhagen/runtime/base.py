@@ -19,11 +19,13 @@ class Memories:
     Attributes:
         inputs: tensors that the kernel reads.
         outputs: tensors that it writes.
+        updated: tensors that it writes in part; the rest stays as it was.
         is_complete: every element of the outputs is written.
     """
 
     inputs: tuple[TensorView, ...] = ()
     outputs: tuple[TensorView, ...] = ()
+    updated: tuple[TensorView, ...] = ()
     is_complete: bool = True
 
 

@@ -51,6 +51,7 @@ class LoadedCuda:
             threads=plan.threads,
             shared_bytes=shared_bytes,
             packer=block_packer(plan),
+            is_dependent=plan.is_dependent,
         )
 
     def bind(
@@ -182,7 +183,7 @@ class CudaBackend:
         driver = self.driver
         retained = driver.cuDevicePrimaryCtxRetain(self._device(device))
         context = check(driver, "cuDevicePrimaryCtxRetain", retained)
-        shared_bytes = binary.resources.dynamic_shared_bytes
+        shared_bytes = plan.shared_bytes if plan.shared_is_dynamic else 0
         self._encoding_context = self._encoding_context or context
         with entered(driver, context):
             module = check(driver, "cuModuleLoadData", driver.cuModuleLoadData(binary.image))

@@ -15,6 +15,9 @@ from typing import Any, Protocol
 _CONFIG = struct.Struct("<3I3II4xQQI4x")
 _POINTER = struct.Struct("<Q")
 _PARAMS_OFFSET = 64  # behind the configuration and the pointer
+# CUlaunchAttribute of cuda.h: id, padding, and a value of 64 bytes; here the one that lets a kernel
+# be placed before the one ahead of it in the stream has ended.
+_DEPENDENT = struct.Struct("<I4xi60x").pack(6, 1)
 WRONG_CONTEXT = -1
 """What a launch gives in a thread whose current context is not the kernel's; no code of CUDA."""
 
@@ -43,6 +46,7 @@ class Launches:
         threads: int,
         shared_bytes: int,
         packer: struct.Struct,
+        is_dependent: bool = False,
     ) -> None:
         """Keep what all launches share."""
         self._library = library
@@ -51,17 +55,22 @@ class Launches:
         self._threads = threads
         self._shared_bytes = shared_bytes
         self._packer = packer
+        self._attributes = _DEPENDENT if is_dependent else b""
 
     def bind(self, values: list[Any], blocks: int, stream: int) -> Callable[[], int]:
         """Return a function that launches `blocks` blocks with the packed values on a stream.
 
         It gives the driver's code, or WRONG_CONTEXT.
         """
-        memory = ctypes.create_string_buffer(_PARAMS_OFFSET + self._packer.size)
+        attributes = self._attributes
+        attributes_offset = _PARAMS_OFFSET + -(-self._packer.size // 8) * 8
+        memory = ctypes.create_string_buffer(attributes_offset + len(attributes))
         address = ctypes.addressof(memory)
+        ctypes.memmove(address + attributes_offset, attributes, len(attributes))
         # fmt: off
         _CONFIG.pack_into(
-            memory, 0, blocks, 1, 1, self._threads, 1, 1, self._shared_bytes, stream, 0, 0
+            memory, 0, blocks, 1, 1, self._threads, 1, 1, self._shared_bytes, stream,
+            address + attributes_offset if attributes else 0, 1 if attributes else 0,
         )
         # fmt: on
         _POINTER.pack_into(memory, _CONFIG.size, address + _PARAMS_OFFSET)

@@ -18,7 +18,7 @@ Encode = Callable[[int], tuple[Any, Any]]
 
 
 def encoder(driver: Any, map_plan: TensorMapPlan, operand: Operand) -> Encode:
-    """Return the function that encodes `map_plan`'s boxes over a (d, row, head, batch) tensor.
+    """Return the function that encodes `map_plan`'s boxes over a tensor.
 
     It is pure and runs on the host: no context, no device. Only the address is left to give, so
     that a new address costs little more than the driver's own time.
@@ -27,6 +27,7 @@ def encoder(driver: Any, map_plan: TensorMapPlan, operand: Operand) -> Encode:
     dtype = {"bf16": "BFLOAT16", "fp16": "FLOAT16"}[operand.dtype]
     data_type = getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{dtype}")
     rank = len(map_plan.box)
+    promotion = f"L2_{map_plan.promotion_bytes}B" if map_plan.promotion_bytes else "NONE"
     layout = (
         [driver.cuuint64_t(n) for n in operand.map_sizes],
         [driver.cuuint64_t(n) for n in operand.map_strides_bytes],
@@ -34,7 +35,7 @@ def encoder(driver: Any, map_plan: TensorMapPlan, operand: Operand) -> Encode:
         [driver.cuuint32_t(1)] * rank,
         driver.CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE,
         getattr(driver.CUtensorMapSwizzle, f"CU_TENSOR_MAP_SWIZZLE_{swizzle}"),
-        driver.CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+        getattr(driver.CUtensorMapL2promotion, f"CU_TENSOR_MAP_L2_PROMOTION_{promotion}"),
         driver.CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
     )
     encode = driver.cuTensorMapEncodeTiled

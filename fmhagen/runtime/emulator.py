@@ -48,6 +48,7 @@ __all__ = [
 
 TENSOR_MAP_BYTES: Final = 128
 _TENSOR_MAP_MAGIC: Final = 0x50414D524F534E54
+_MAX_RANK: Final = 5
 _PARAMS_ALIGNMENT_BYTES: Final = 64
 
 
@@ -206,29 +207,34 @@ def encode_tensor_map(
     box: Sequence[int],
     swizzle_bytes: int,
 ) -> bytes:
-    """Return the 128 bytes that the emulator reads as a 4-D tensor map.
+    """Return the 128 bytes that the emulator reads as a tensor map of rank 4 or 5.
 
     Args:
         address: of the first element.
         element_bytes: of one element.
         sizes: elements of each dimension, innermost first.
-        stride_bytes: of dimensions 1 to 3; 0 repeats.
+        stride_bytes: of every dimension but the innermost; 0 repeats.
         box: elements of the box in each dimension, innermost first.
         swizzle_bytes: 0, 32, 64 or 128.
     """
-    if (len(sizes), len(stride_bytes), len(box)) != (4, 3, 4):
-        raise ValueError("a tensor map has four sizes, three strides and a box of four")
+    rank = len(sizes)
+    if rank not in (4, _MAX_RANK) or (len(stride_bytes), len(box)) != (rank - 1, rank):
+        raise ValueError("a tensor map of rank n = 4 or 5 has n sizes, n - 1 strides, a box of n")
+    missing = _MAX_RANK - rank
     packed = struct.pack(
-        "<QQIIII4Q3Q4I",
+        "<QQIIII5Q4Q5I",
         _TENSOR_MAP_MAGIC,
         address,
-        len(sizes),
+        rank,
         element_bytes,
         swizzle_bytes,
         0,
         *sizes,
+        *(1,) * missing,
         *stride_bytes,
+        *(0,) * missing,
         *box,
+        *(1,) * missing,
     )
     return packed.ljust(TENSOR_MAP_BYTES, b"\0")
 

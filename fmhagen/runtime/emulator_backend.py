@@ -155,7 +155,11 @@ def is_dense(tensor: TensorView) -> bool:
 
 
 def _buffers(memories: Memories) -> Iterator[Buffer]:
-    for tensors, is_output in ((memories.inputs, False), (memories.outputs, True)):
+    for tensors, is_output, is_new in (
+        (memories.inputs, False, False),
+        (memories.outputs, True, True),
+        (memories.updated, True, False),
+    ):
         for tensor in tensors:
             if tensor.extent_bytes:
                 yield Buffer(
@@ -163,7 +167,7 @@ def _buffers(memories: Memories) -> Iterator[Buffer]:
                     nbytes=tensor.extent_bytes,
                     name=tensor.name,
                     writable=is_output,
-                    written_once=is_output,
+                    written_once=is_new,
                 )
 
 

@@ -100,13 +100,13 @@ class Operand:
     # of the map, where reads give zeros and stores are dropped.
 
     @property
-    def map_sizes(self) -> tuple[int, int, int, int]:
+    def map_sizes(self) -> tuple[int, ...]:
         """Sizes for a tensor map, innermost first: a map has no size below 1."""
         rows, heads = max(1, self.rows), max(1, self.heads)
         return self.depth, rows, heads, rows + 1 if self.is_packed else max(1, self.batch)
 
     @property
-    def map_strides_bytes(self) -> tuple[int, int, int]:
+    def map_strides_bytes(self) -> tuple[int, ...]:
         """Byte strides of (row, head, batch) for a tensor map."""
         size = self.element_bytes
         last = self.stride_m if self.is_packed else self.stride_b

@@ -34,6 +34,7 @@ class Launcher:
         self._compile = compile_binary
         self._binary: Binary | None = None
         self._loaded: dict[int, Loaded] = {}
+        self._second: dict[int, Loaded] = {}
         self._lock = threading.Lock()
         self.axes = axes_of(plan.spec)
 
@@ -50,19 +51,34 @@ class Launcher:
         Raises:
             CaptureError: that is still to do, and the stream is being captured.
         """
-        loaded = self._loaded.get(device)
+        if self.plan.split is not None:
+            self.load_second(device, stream)
+        return self._load(self.plan, self._loaded, device, stream)
+
+    def load_second(self, device: int, stream: int = 0) -> Loaded:
+        """Return the second kernel of the plan's file on a device, as `load` does the first.
+
+        Raises:
+            CaptureError: see `load`.
+        """
+        plan = self.plan.combine
+        assert plan is not None
+        return self._load(plan, self._second, device, stream)
+
+    def _load(self, plan: Plan, kept: dict[int, Loaded], device: int, stream: int) -> Loaded:
+        loaded = kept.get(device)
         if loaded is None:
             with self._lock:
-                loaded = self._loaded.get(device)
+                loaded = kept.get(device)
                 if loaded is None:
                     if self.backend.is_capturing(device, stream):
                         raise CaptureError(
-                            f"{self.plan.symbol} is not loaded on device {device}, and a graph is"
+                            f"{plan.symbol} is not loaded on device {device}, and a graph is"
                             " being captured; warm up before the capture: call the kernel once"
                             f" outside it, or kernel.load({device})"
                         )
-                    loaded = self.backend.load(self.binary, self.plan, device)
-                    self._loaded[device] = loaded
+                    loaded = self.backend.load(self.binary, plan, device)
+                    kept[device] = loaded
         return loaded
 
     def fit(self, tensor: TensorView) -> TensorView:
@@ -115,8 +131,8 @@ class Launcher:
             new_lse=allocate[1],
             keys_are_empty=problem.rows_k == 0,
             device=q.device,
-            stream=_torch_stream(q),
-            wants_gradients=_torch_wants_gradients(q),
+            stream=quick_stream(q),
+            wants_gradients=wants_gradients(q),
             scale_log2=scale_log2_of(self.plan.spec.scale_value),
         )
 
@@ -131,7 +147,8 @@ def _heads_expanded(item: Operand) -> bool:
     return item.heads > 1 and item.stride_h == 0
 
 
-def _torch_stream(q: TensorView) -> Callable[[int], int] | None:
+def quick_stream(q: TensorView) -> Callable[[int], int] | None:
+    """Return what gives the current stream of a device; None where no quick path goes."""
     if q.framework != Framework.TORCH or q.memory == Memory.HOST:
         return None
     import torch
@@ -140,7 +157,8 @@ def _torch_stream(q: TensorView) -> Callable[[int], int] | None:
     return get
 
 
-def _torch_wants_gradients(q: TensorView) -> Callable[[], bool]:
+def wants_gradients(q: TensorView) -> Callable[[], bool]:
+    """Return what says whether the framework of q records operations now."""
     if q.framework != Framework.TORCH:
         return lambda: False
     import torch

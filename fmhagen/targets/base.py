@@ -20,10 +20,13 @@ class Target:
         prelude: folder of the chip's prelude under `templates/prelude`.
         main_loops: the main loops that its prelude serves, the usual one first.
         kernel_template: skeleton under `templates/kernels` of the forward kernel.
+        cache_template: the same of the kernels over a key/value cache; "" where there are none.
         prelude_suffix: suffix of the prelude's files.
         lanes_per_warp: threads of a warp or wave.
         compute_units: SMs or CUs of the reference product.
         shared_memory_per_block_bytes: most shared memory (LDS) that one block can have.
+        shared_memory_per_unit_bytes: shared memory of a compute unit; 0 where nothing asks for it.
+        shared_memory_reserved_bytes: what each block takes of it besides what it asks for.
         registers_per_block: 32-bit registers that one block can have.
         max_registers_per_thread: most registers that one thread can have.
         max_threads_per_block: most threads of one block.
@@ -35,6 +38,7 @@ class Target:
         p_roundings: roundings of P that its kernels know.
         features: what its kernels do beyond plain and causal attention: "window", "score_mod",
             "mask_mod", "sink", "varlen", "paged".
+        cache_features: the same of its kernels over a key/value cache: "kv_cache", "paged", ...
     """
 
     name: str
@@ -61,3 +65,7 @@ class Target:
     head_dims_differ: bool = False
     p_roundings: tuple[str, ...] = ("auto", "rtne")
     features: frozenset[str] = frozenset()
+    cache_features: frozenset[str] = frozenset()
+    cache_template: str = ""
+    shared_memory_per_unit_bytes: int = 0
+    shared_memory_reserved_bytes: int = 0

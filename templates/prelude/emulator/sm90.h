@@ -5,6 +5,7 @@
 
 #include "core.h"
 #include "sm90/isa.h"
+#include "sm90/cache.h"
 
 namespace emulator {
 
@@ -15,11 +16,13 @@ static void target_begin_block() {
   barriers_begin_block();
   registers_begin_block();
   matrix_begin_block();
+  async_copies_begin_block();
   memset(static_cast<void*>(thread_stores), 0, sizeof thread_stores);
 }
 
 static void target_lane_exit(Lane& lane) {
   stores_lane_exit(lane);
+  async_copies_lane_exit(lane);
   cluster_lane_exit(lane);
 }
 

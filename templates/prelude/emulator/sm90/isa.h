@@ -127,7 +127,7 @@ static inline void store_matrix_x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) 
 }
 
 static inline void load_matrix_x4(u32 (&r)[4], u32 address) {
-  emulator::load_matrices(r, address);
+  emulator::load_matrices(r, address, false);
 }
 
 static inline void mma_m16n8k16_bf16(f32& d0, f32& d1, f32& d2, f32& d3, const u32 (&a)[4], u32 b0,
@@ -145,24 +145,24 @@ static inline void mma_m16n8k16_f16(f32& d0, f32& d1, f32& d2, f32& d3, const u3
 // ---- bulk copies --------------------------------------------------------------------------------
 
 static inline void tensor_map_prefetch(const TensorMap* map) {
-  emulator::check_map(emulator::issuer_here("tensor_map_prefetch"), map);
+  emulator::check_map(emulator::issuer_here("tensor_map_prefetch"), map, 0);
 }
 
 static inline void tma_load_4d(u32 destination, const TensorMap* map, u32 barrier, i32 c0, i32 c1,
                                i32 c2, i32 c3) {
   FMHAGEN_COUNT("tma.load");
-  emulator::tma_load(destination, map, barrier, {c0, c1, c2, c3});
+  emulator::tma_load("tma_load_4d", destination, map, barrier, {c0, c1, c2, c3, 0}, 4);
 }
 
 static inline void tma_load_4d_multicast(u32 destination, const TensorMap* map, u32 barrier, i32 c0,
                                          i32 c1, i32 c2, i32 c3, u32 blocks) {
   FMHAGEN_COUNT("tma.load.multicast");
-  emulator::tma_load_multicast(destination, map, barrier, {c0, c1, c2, c3}, blocks);
+  emulator::tma_load_multicast(destination, map, barrier, {c0, c1, c2, c3, 0}, blocks);
 }
 
 static inline void tma_store_4d(const TensorMap* map, u32 source, i32 c0, i32 c1, i32 c2, i32 c3) {
   FMHAGEN_COUNT("tma.store");
-  emulator::tma_store(map, source, {c0, c1, c2, c3});
+  emulator::tma_store(map, source, {c0, c1, c2, c3, 0});
 }
 
 static inline void tma_store_commit() { emulator::stores_commit(); }

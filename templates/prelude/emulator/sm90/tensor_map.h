@@ -9,6 +9,8 @@ struct alignas(64) TensorMap {
 
 namespace emulator {
 
+enum : u32 { MAX_RANK = 5 };
+
 // What fmhagen.runtime.emulator.encode_tensor_map packs into a TensorMap. Dimensions are counted
 // from the innermost, which has unit stride.
 struct EncodedMap {
@@ -18,9 +20,9 @@ struct EncodedMap {
   u32 element_bytes;
   u32 swizzle_bytes;  // 0, 32, 64 or 128
   u32 reserved;
-  u64 size[4];          // elements
-  u64 stride_bytes[3];  // of dimensions 1 to 3; 0 repeats
-  u32 box[4];           // elements
+  u64 size[MAX_RANK];              // elements; 1 beyond the rank
+  u64 stride_bytes[MAX_RANK - 1];  // of dimensions 1 and up; 0 repeats
+  u32 box[MAX_RANK];               // elements; 1 beyond the rank
 };
 
 enum : u64 { TENSOR_MAP_MAGIC = 0x50414D524F534E54ull };
@@ -35,18 +37,22 @@ static inline u32 swizzle(u32 address, u32 swizzle_bytes) {
 }
 
 static inline u32 row_bytes(const EncodedMap& map) { return map.box[0] * map.element_bytes; }
-static inline u32 box_rows(const EncodedMap& map) { return map.box[1] * map.box[2] * map.box[3]; }
 
-// The map, once it is one that cuTensorMapEncodeTiled would have made.
-FMHAGEN_NOINLINE const EncodedMap& check_map(const Issuer& issuer, const TensorMap* opaque) {
+static inline u32 box_rows(const EncodedMap& map) {
+  return map.box[1] * map.box[2] * map.box[3] * map.box[4];
+}
+
+// The map, once it is one that cuTensorMapEncodeTiled would have made; of any rank if `rank` is 0.
+FMHAGEN_NOINLINE const EncodedMap& check_map(const Issuer& issuer, const TensorMap* opaque,
+                                             u32 rank) {
   const EncodedMap& map = *reinterpret_cast<const EncodedMap*>(opaque);
   const char* fault = nullptr;
   if (reinterpret_cast<u64>(opaque) % 64) {
     fault = "not at a multiple of 64 bytes";
   } else if (map.magic != TENSOR_MAP_MAGIC) {
     fault = "not a tensor map";
-  } else if (map.rank != 4) {
-    fault = "not of rank 4";
+  } else if (rank ? map.rank != rank : map.rank != 4 && map.rank != 5) {
+    fault = "not of the instruction's rank";
   } else if (map.base % 16) {
     fault = "base address not a multiple of 16";
   } else if (row_bytes(map) % 16 || row_bytes(map) > MAX_ROW_BYTES) {
@@ -54,10 +60,10 @@ FMHAGEN_NOINLINE const EncodedMap& check_map(const Issuer& issuer, const TensorM
   } else if (map.swizzle_bytes && row_bytes(map) != map.swizzle_bytes) {
     fault = "inner box not as wide as the swizzle (narrower ones are not modelled)";
   }
-  for (u32 i = 0; i < 4; i++) {
+  for (u32 i = 0; i < MAX_RANK; i++) {
     if (!map.box[i] || map.box[i] > 256) fault = "a box dimension not from 1 to 256";
     if (!map.size[i] || map.size[i] > 1ull << 32) fault = "a size not from 1 to 2^32";
-    if (i < 3 && (map.stride_bytes[i] % 16 || map.stride_bytes[i] >> 40)) {
+    if (i + 1 < MAX_RANK && (map.stride_bytes[i] % 16 || map.stride_bytes[i] >> 40)) {
       fault = "a stride not a multiple of 16 below 2^40";
     }
   }
@@ -84,9 +90,10 @@ struct BoxRow {
 };
 
 FMHAGEN_NOINLINE BoxRow find_row(const EncodedMap& map, const i32* corner, u32 row) {
-  u32 index[3] = {row % map.box[1], row / map.box[1] % map.box[2], row / map.box[1] / map.box[2]};
+  u32 index[MAX_RANK - 1];
+  for (u32 i = 0; i + 1 < MAX_RANK; row /= map.box[++i]) index[i] = row % map.box[i + 1];
   BoxRow found{map.base, 0, 0};
-  for (u32 i = 0; i < 3; i++) {
+  for (u32 i = 0; i + 1 < MAX_RANK; i++) {
     i64 at = i64(corner[i + 1]) + index[i];
     if (at < 0 || at >= static_cast<i64>(map.size[i + 1])) return found;
     found.address += static_cast<u64>(at) * map.stride_bytes[i];

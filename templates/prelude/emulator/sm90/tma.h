@@ -16,7 +16,7 @@ struct Load {
   const EncodedMap* map;
   Mbarrier* barrier;
   u32 destination;
-  i32 corner[4];
+  i32 corner[MAX_RANK];
   i32 time;
   u32 parts_left;
 };
@@ -61,7 +61,7 @@ static void fire_load(Event& event) {
 
 // Starts the copy of a box to one block.
 FMHAGEN_NOINLINE void load_box(const Issuer& issuer, u32 destination, const EncodedMap& map,
-                               u32 barrier_address, const i32 (&corner)[4]) {
+                               u32 barrier_address, const i32 (&corner)[MAX_RANK]) {
   check_box(issuer, map, destination);
   Mbarrier& barrier = find_mbarrier(issuer.operation, barrier_address);
   if (!barrier.fenced) {
@@ -92,27 +92,27 @@ FMHAGEN_NOINLINE void load_box(const Issuer& issuer, u32 destination, const Enco
 }
 
 // To the running block, or to another of its cluster.
-static inline void tma_load(u32 destination, const TensorMap* opaque, u32 barrier,
-                            const i32 (&corner)[4]) {
-  Issuer issuer = issuer_here("tma_load_4d");
+static inline void tma_load(const char* operation, u32 destination, const TensorMap* opaque,
+                            u32 barrier, const i32 (&corner)[MAX_RANK], u32 rank) {
+  Issuer issuer = issuer_here(operation);
   u32 to = cluster_address_of(issuer.operation, destination);
   u32 completes = cluster_address_of(issuer.operation, barrier);
   if (rank_of(to) != rank_of(completes)) {
     fail_at(FMHAGEN_BARRIER, issuer, completes, "the barrier is another block's than the data");
   }
-  load_box(issuer, to, check_map(issuer, opaque), completes, corner);
+  load_box(issuer, to, check_map(issuer, opaque, rank), completes, corner);
   preempt();
 }
 
 // .multicast::cluster: to the same place in every block of `blocks`, and completes on the barrier in
 // the same place there.
 static inline void tma_load_multicast(u32 destination, const TensorMap* opaque, u32 barrier,
-                                      const i32 (&corner)[4], u32 blocks) {
+                                      const i32 (&corner)[MAX_RANK], u32 blocks) {
   Issuer issuer = issuer_here("tma_load_4d_multicast");
   if (!blocks || blocks >> cluster_size) {
     fail(FMHAGEN_OUT_OF_BOUNDS, issuer, "blocks 0x%x of a cluster of %u", blocks, cluster_size);
   }
-  const EncodedMap& map = check_map(issuer, opaque);
+  const EncodedMap& map = check_map(issuer, opaque, 4);
   for (u32 rank = 0; rank < cluster_size; rank++) {
     if (!(blocks >> rank & 1)) continue;
     load_box(issuer, address_in(rank, issuer, destination), map, address_in(rank, issuer, barrier),
@@ -134,7 +134,7 @@ struct Store {
   Knowledge known;
   const EncodedMap* map;
   u32 source;
-  i32 corner[4];
+  i32 corner[MAX_RANK];
   i32 time;
   bool committed;
   bool has_read;
@@ -181,10 +181,10 @@ static void fire_store_read(Event& event) {
   post(store.event, fire_store_write);
 }
 
-static inline void tma_store(const TensorMap* opaque, u32 source, const i32 (&corner)[4]) {
+static inline void tma_store(const TensorMap* opaque, u32 source, const i32 (&corner)[MAX_RANK]) {
   Issuer issuer = issuer_here("tma_store_4d");
   source = address_in(current->rank, issuer, source);
-  const EncodedMap& map = check_map(issuer, opaque);
+  const EncodedMap& map = check_map(issuer, opaque, 4);
   check_box(issuer, map, source);
   if (row_bytes(map) * box_rows(map) > MAX_STORE_BYTES) {
     fail(FMHAGEN_LIMIT, issuer, "a box of more than %u bytes", u32(MAX_STORE_BYTES));

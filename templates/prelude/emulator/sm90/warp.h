@@ -60,13 +60,15 @@ static inline void store_matrices(u32 address, const u32 (&values)[MATRICES]) {
   });
 }
 
-// ldmatrix .x4: the inverse.
-static inline void load_matrices(u32 (&values)[MATRICES], u32 address) {
+// ldmatrix .x4: the inverse; with .trans, register m of lane l is column l / 4 of rows 2 * (l % 4)
+// and the next.
+static inline void load_matrices(u32 (&values)[MATRICES], u32 address, bool transposed) {
+  const char* operation = transposed ? "load_matrix_x4_transposed" : "load_matrix_x4";
   WarpOperands& operands = operands_here();
-  operands.address[current->lane] = own_address("load_matrix_x4", address);
-  warp_together("load_matrix_x4", 0, [&] {
+  operands.address[current->lane] = own_address(operation, address);
+  warp_together(operation, 0, [&] {
     static BankKind kind{"ldmatrix", 0, 0, {}};
-    Access access = access_here("load_matrix_x4");
+    Access access = access_here(operation);
     for (u32 lane = 0; lane < LANES; lane++) {
       check_matrix_row(access, operands, lane);
       const u8* row = shared_read(access, operands.address[lane], MATRIX_ROW_BYTES);
@@ -75,8 +77,16 @@ static inline void load_matrices(u32 (&values)[MATRICES], u32 address) {
     bank_count(kind, operands.address, ALL_LANES, MATRIX_ROW_BYTES);
     FMHAGEN_COUNT("ldmatrix");
   });
+  u32 lane = current->lane;
   for (u32 m = 0; m < MATRICES; m++) {
-    memcpy(&values[m], operands.rows[m * 8 + current->lane / 4] + current->lane % 4 * 4, 4);
+    const u8(*rows)[MATRIX_ROW_BYTES] = operands.rows + m * 8;
+    if (transposed) {
+      u8* bytes = reinterpret_cast<u8*>(&values[m]);
+      memcpy(bytes, rows[lane % 4 * 2] + lane / 4 * 2, 2);
+      memcpy(bytes + 2, rows[lane % 4 * 2 + 1] + lane / 4 * 2, 2);
+    } else {
+      memcpy(&values[m], rows[lane / 4] + lane % 4 * 4, 4);
+    }
   }
 }
 

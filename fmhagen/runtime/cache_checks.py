@@ -1,0 +1,181 @@
+"""Checks of a call over a key/value cache: shapes, strides, lengths and block tables.
+
+Lengths and table entries lie on the device and are not read here; the kernel clamps lengths to the
+room that there is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fmhagen.errors import TensorError
+from fmhagen.runtime.alignment import misalignment
+from fmhagen.runtime.checks import MAX_ROWS, Problem, axes_of
+from fmhagen.runtime.tensors import TensorView, contiguous_strides, converted, is_tensor, view
+from fmhagen.spec import AttentionSpec
+
+INDEX_TYPES = ("int32", "int64")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheProblem:
+    """The sizes of one call.
+
+    Attributes:
+        sizes: of batch, heads and queries; its seqlen_k is the capacity.
+        pages: pages of the cache, or batch entries of a contiguous one.
+        page_rows: keys of a page, or of a batch entry.
+    """
+
+    sizes: Problem
+    pages: int
+    page_rows: int
+
+    @property
+    def capacity(self) -> int:
+        """Most keys that a sequence can have."""
+        return self.sizes.seqlen_k
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheAxes:
+    """Which axis of a cache is the page, the key within it and the head; the depth is the last."""
+
+    page: int
+    row: int
+    head: int
+
+
+def cache_axes(spec: AttentionSpec) -> CacheAxes:
+    """Return the axes of the spec's cache layout."""
+    if spec.cache_layout == "hnd":
+        return CacheAxes(page=0, head=1, row=2)
+    return CacheAxes(page=0, row=1, head=2)
+
+
+def check_cache(
+    spec: AttentionSpec, q: TensorView, k: TensorView, v: TensorView, table: TensorView | None
+) -> CacheProblem:
+    """Return the sizes of a call.
+
+    Raises:
+        TensorError: names the first tensor at fault, its value, the limit and what to do.
+    """
+    axes, own = axes_of(spec), cache_axes(spec)
+    for tensor in (q, k, v):
+        if len(tensor.shape) != 4:
+            raise TensorError(
+                tensor.name, tensor.shape, f"must have four dimensions ({_letters(spec, tensor)})"
+            )
+        if tensor.dtype != spec.dtype:
+            limit = f"must have the spec's element type, {spec.dtype}"
+            raise TensorError(tensor.name, tensor.dtype, limit, "convert it")
+        if tensor.place != q.place:
+            limit = f"must lie on the device of q, {q.place}"
+            raise TensorError(tensor.name, tensor.place, limit, "move it")
+    batch, heads, rows = axes.sizes(q)
+    pages, page_rows, heads_kv = k.shape[own.page], k.shape[own.row], k.shape[own.head]
+    if v.shape[:3] != k.shape[:3]:
+        raise TensorError("v", v.shape, f"must have the pages, keys and heads of k, {k.shape[:3]}")
+    for tensor, depth, field in (
+        (q, spec.d, "head_dim"),
+        (k, spec.d, "head_dim"),
+        (v, spec.dv, "head_dim_v"),
+    ):
+        if tensor.shape[3] != depth:
+            raise TensorError(tensor.name, tensor.shape, f"the last size must be {field}={depth}")
+    if heads and (not heads_kv or heads % heads_kv):
+        limit = f"key heads must divide the {heads} query heads"
+        raise TensorError("k", heads_kv, limit, f"is the cache's layout {spec.cache_layout}?")
+    if spec.page_size is not None and page_rows != spec.page_size:
+        limit = f"must have page_size={spec.page_size} keys along axis {own.row}"
+        raise TensorError("k", k.shape, limit, f"is the cache's layout {spec.cache_layout}?")
+    if spec.page_size is None and pages != batch:
+        limit = f"must have the batch of q, {batch}, along axis {own.page}"
+        raise TensorError("k", k.shape, limit, "a paged cache needs page_size in the spec")
+    for tensor in (q, k, v):
+        _check_layout(tensor)
+    capacity = page_rows if table is None else table.shape[1] * page_rows
+    if capacity > MAX_ROWS:
+        raise TensorError("k", capacity, f"a sequence can have at most {MAX_ROWS} keys")
+    sizes = Problem(batch=batch, heads=heads, heads_kv=heads_kv, seqlen_q=rows, seqlen_k=capacity)
+    return CacheProblem(sizes=sizes, pages=pages, page_rows=page_rows)
+
+
+def check_lengths(value: Any, q: TensorView, batch: int) -> TensorView | None:
+    """Return the lengths of the sequences as the kernel reads them, int32 and dense.
+
+    Raises:
+        TensorError: no such tensor on the device of q.
+    """
+    if value is None:
+        return None
+    tensor = _integers("cache_seqlens", value, q)
+    if tensor.shape != (batch,):
+        raise TensorError("cache_seqlens", tensor.shape, f"must have the shape (B,) = ({batch},)")
+    if tensor.dtype == "int32" and (
+        batch < 2 or tensor.strides == contiguous_strides(tensor.shape)
+    ):
+        return tensor
+    return converted(tensor, "int32")
+
+
+def check_table(spec: AttentionSpec, value: Any, q: TensorView, batch: int) -> TensorView | None:
+    """Return the block table as the kernel reads it: int32, dense within a row.
+
+    Raises:
+        TensorError: it is missing or not wanted, or no such tensor on the device of q.
+    """
+    if spec.page_size is None:
+        if value is not None:
+            limit = "a contiguous cache has no pages"
+            raise TensorError("block_table", "a table", limit, "give the spec a page_size")
+        return None
+    if value is None:
+        limit = "must be given: int32 of shape (B, max_pages)"
+        raise TensorError("block_table", None, limit)
+    tensor = _integers("block_table", value, q)
+    if len(tensor.shape) != 2 or tensor.shape[0] != batch:
+        limit = f"must have the shape (B, max_pages) = ({batch}, max_pages)"
+        raise TensorError("block_table", tensor.shape, limit)
+    rows_are_dense = tensor.shape[1] < 2 or tensor.strides[1] == 1
+    if tensor.dtype == "int32" and rows_are_dense and (batch < 2 or tensor.strides[0] >= 0):
+        return tensor
+    return converted(tensor, "int32")
+
+
+def _integers(name: str, value: Any, q: TensorView) -> TensorView:
+    if not is_tensor(value):
+        raise TensorError(name, type(value).__name__, "must be a tensor of int32")
+    tensor = view(name, value)
+    if tensor.place != q.place:
+        limit = f"must lie on the device of q, {q.place}"
+        raise TensorError(name, tensor.place, limit, "move it; nothing is copied between devices")
+    if tensor.dtype not in INDEX_TYPES:
+        limit = f"must have the element type {' or '.join(INDEX_TYPES)}"
+        raise TensorError(name, tensor.dtype, limit)
+    return tensor
+
+
+def _check_layout(tensor: TensorView) -> None:
+    if 0 in tensor.shape:
+        return
+    pairs = tuple(zip(tensor.shape, tensor.strides, strict=True))
+    if any(size > 1 and stride < 0 for size, stride in pairs):
+        raise TensorError(tensor.name, tensor.strides, "strides must not be negative")
+    size, stride = pairs[-1]
+    if size > 1 and stride != 1:
+        raise TensorError(tensor.name, tensor.strides, "the last dimension must have stride 1")
+    reason = misalignment(tensor)
+    if reason is not None and tensor.name != "q":
+        # NOTE: the copy that other inputs get would copy the whole cache in every call.
+        hint = "allocate the cache at a multiple of 16 bytes, with such strides"
+        raise TensorError(tensor.name, tensor.strides, reason, hint)
+
+
+def _letters(spec: AttentionSpec, tensor: TensorView) -> str:
+    if tensor.name == "q":
+        return ", ".join(str(spec.layout))
+    outer = "pages" if spec.page_size is not None else "B"
+    return f"{outer}, Hk, n, d" if spec.cache_layout == "hnd" else f"{outer}, n, Hk, d"

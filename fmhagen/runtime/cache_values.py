@@ -1,0 +1,214 @@
+"""Launch values of the kernels over a key/value cache: how keys are cut, grid, workspace.
+
+All of it follows from shapes. What depends on lengths is decided by the kernel on the device,
+within the bounds that are set here for the longest sequences that there is room for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fmhagen.errors import TensorError
+from fmhagen.plan import Plan
+from fmhagen.runtime.cache_checks import CacheAxes, CacheProblem
+from fmhagen.runtime.checks import MAX_ROWS
+from fmhagen.runtime.launch_values import Operand, Value, scale_log2_of
+from fmhagen.runtime.tensors import TensorView
+
+BOX_COLUMNS = 64  # columns of one box of a copy; heads of whole boxes are copied at once
+BUSY_SHARE = 0.72
+"""Blocks for each compute unit from which the memory is busy, with sequences cut evenly."""
+
+
+class CacheOperand(Operand):
+    """K or V of a cache: its batch is pages, and a map has (column, row, box, head, page)."""
+
+    __slots__ = ()
+
+    @property
+    def map_sizes(self) -> tuple[int, ...]:
+        """Sizes for a tensor map, innermost first: a map has no size below 1."""
+        whole = self.depth % BOX_COLUMNS == 0
+        columns, boxes = (BOX_COLUMNS, self.depth // BOX_COLUMNS) if whole else (self.depth, 1)
+        return columns, max(1, self.rows), boxes, max(1, self.heads), max(1, self.batch)
+
+    @property
+    def map_strides_bytes(self) -> tuple[int, ...]:
+        """Byte strides of (row, box, head, page) for a tensor map."""
+        elements = (self.stride_m, BOX_COLUMNS, self.stride_h, self.stride_b)
+        return tuple(stride * self.element_bytes for stride in elements)
+
+
+def cache_operand(name: str, tensor: TensorView, axes: CacheAxes) -> CacheOperand:
+    """Return K or V as the kernel addresses it."""
+    depth = tensor.shape[3]
+    page, row, head = (
+        tensor.strides[axis] if tensor.shape[axis] > 1 and 0 not in tensor.shape else depth
+        for axis in (axes.page, axes.row, axes.head)
+    )
+    return CacheOperand(
+        name=name,
+        depth=depth,
+        batch=tensor.shape[axes.page],
+        heads=tensor.shape[axes.head],
+        rows=tensor.shape[axes.row],
+        stride_b=page,
+        stride_h=head,
+        stride_m=row,
+        element_bytes=tensor.element_bytes,
+        dtype=tensor.dtype,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """How the keys of a call may be cut, whatever the lengths.
+
+    Attributes:
+        head_tiles: blocks of a group: key heads times tiles of rows.
+        row_tiles: tiles of rows of one key head.
+        num_groups: groups of blocks that share the steps of all sequences.
+        splits: equal parts of each sequence, where sequences are cut so.
+        always_even: sequences are always cut so.
+        items: sequences or shares that the second kernel looks at; 0 where nothing can be cut.
+        items_are_sequences: which of the two.
+    """
+
+    head_tiles: int
+    row_tiles: int
+    num_groups: int
+    splits: int
+    always_even: bool
+    items: int
+    items_are_sequences: bool
+    batch: int
+
+    @property
+    def groups(self) -> int:
+        """Groups of blocks of the grid."""
+        parts = self.splits * self.batch
+        return parts if self.always_even else max(self.num_groups, 1)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of the first kernel."""
+        return self.groups * self.head_tiles
+
+    @property
+    def slots(self) -> int:
+        """Partial results that a block's heads and rows may leave."""
+        return 2 * self.groups if self.items else 0
+
+
+def choose_cut(
+    plan: Plan, problem: CacheProblem, compute_units: int, num_splits: int | None = None
+) -> Cut:
+    """Choose the numbers of the cut from the shapes of a call.
+
+    Args:
+        plan: the kernel.
+        problem: the sizes of the call.
+        compute_units: of the device.
+        num_splits: parts that every sequence is cut into; None lets the kernel choose.
+
+    Raises:
+        TensorError: the call has more blocks or steps than are counted.
+    """
+    assert plan.split is not None
+    sizes = problem.sizes
+    group = sizes.heads // sizes.heads_kv
+    row_tiles = -(-group * sizes.seqlen_q // plan.grid.tile_m)
+    head_tiles = sizes.heads_kv * row_tiles
+    steps = -(-problem.capacity // plan.split.step_keys)
+    slots = plan.schedule.blocks_per_unit * compute_units
+    groups = max(1, min(slots // head_tiles, sizes.batch * (steps + 1)))
+    if num_splits is not None:
+        splits, even = max(1, num_splits), True
+    else:
+        alone = sizes.batch * head_tiles  # blocks without a cut
+        splits = compute_units // alone
+        if splits * alone < BUSY_SHARE * compute_units:
+            splits = -int(-BUSY_SHARE * compute_units // alone)
+        splits = max(1, min(splits, groups // sizes.batch, steps))
+        even = False
+    by_sequence = even or sizes.batch < groups
+    items = sizes.batch if by_sequence else groups - 1
+    if (even and splits == 1) or (not even and groups == 1):
+        items = 0
+    cut = Cut(
+        head_tiles=head_tiles,
+        row_tiles=row_tiles,
+        num_groups=groups,
+        splits=splits,
+        always_even=even,
+        items=items,
+        items_are_sequences=by_sequence,
+        batch=sizes.batch,
+    )
+    most = max(cut.blocks, items * sizes.heads * sizes.seqlen_q, sizes.batch * (steps + 1 + splits))
+    if most > MAX_ROWS:
+        shape = (sizes.batch, sizes.heads, sizes.seqlen_q)
+        limit = f"gives {most} blocks or steps; the limit is {MAX_ROWS}"
+        raise TensorError("q", shape, limit, "split the batch")
+    return cut
+
+
+def workspace_bytes(plan: Plan, cut: Cut) -> tuple[int, int]:
+    """Return the bytes of the partial O and of the partial LSE of a call."""
+    rows = cut.slots * cut.head_tiles * plan.grid.tile_m
+    return rows * plan.spec.dv * 4, rows * 4
+
+
+def cache_values(
+    plan: Plan,
+    problem: CacheProblem,
+    cut: Cut,
+    rows: tuple[Operand, Operand],
+    keys: tuple[CacheOperand, CacheOperand],
+    table_stride: int,
+) -> dict[str, Value]:
+    """Return the values of the parameter block; 0 or b"" for what a call fills in.
+
+    Args:
+        plan: the kernel.
+        problem: the sizes of the call.
+        cut: how its keys may be cut.
+        rows: Q and O.
+        keys: K and V.
+        table_stride: entries from one sequence's row of the block table to the next.
+    """
+    sizes = problem.sizes
+    values: dict[str, Value] = {
+        "q": 0,
+        "k": 0,
+        "v": 0,
+        "o": 0,
+        "lse": 0,
+        "k_map": b"",
+        "v_map": b"",
+        "block_table": 0,
+        "cache_seqlens": 0,
+        "partial_o": 0,
+        "partial_lse": 0,
+        "table_stride": table_stride,
+        "scale_log2": scale_log2_of(plan.spec.scale_value),
+        "batch": sizes.batch,
+        "num_heads": sizes.heads,
+        "heads_per_group": sizes.heads // sizes.heads_kv,
+        "seqlen_q": sizes.seqlen_q,
+        "row_tiles": cut.row_tiles,
+        "capacity": problem.capacity,
+        "num_groups": cut.num_groups,
+        "splits": cut.splits,
+        "always_even": int(cut.always_even),
+        "items_are_sequences": int(cut.items_are_sequences),
+    }
+    for item in rows:
+        values[f"{item.name}_stride_b"] = item.stride_b
+        values[f"{item.name}_stride_h"] = item.stride_h
+        values[f"{item.name}_stride_m"] = item.stride_m
+    for cache in keys:
+        values[f"{cache.name}_stride_b"] = cache.stride_b
+        values[f"{cache.name}_stride_h"] = cache.stride_h
+        values[f"{cache.name}_stride_n"] = cache.stride_m
+    return values

@@ -1,0 +1,190 @@
+// The second part of sm90's isa layer on a host: the functions of prelude/sm90/isa_cache.cuh, but
+// those that isa.h has already.
+#pragma once
+#include "async_copy.h"
+#include "isa.h"
+
+// ---- the warp -----------------------------------------------------------------------------------
+
+static inline void load_matrix_x4_transposed(u32 (&r)[4], u32 address) {
+  emulator::load_matrices(r, address, true);
+}
+
+static inline u32 shuffle_from(u32 value, u32 lane) {
+  FMHAGEN_COUNT("shfl");
+  return emulator::warp_exchange("shuffle_from", 0, value)[lane % emulator::LANES];
+}
+
+static inline u32 shuffle_up(u32 value, u32 distance) {
+  FMHAGEN_COUNT("shfl");
+  const u32* values = emulator::warp_exchange("shuffle_up", distance, value);
+  u32 lane = emulator::current->lane;
+  return values[lane < distance ? lane : lane - distance];
+}
+
+static inline u32 warp_ballot(bool predicate) {
+  FMHAGEN_COUNT("vote");
+  const u32* values = emulator::warp_exchange("warp_ballot", 0, predicate);
+  u32 bits = 0;
+  for (u32 lane = 0; lane < emulator::LANES; lane++) bits |= u32(values[lane] != 0) << lane;
+  return bits;
+}
+
+static inline u32 warp_add(u32 value) {
+  FMHAGEN_COUNT("redux");
+  const u32* values = emulator::warp_exchange("warp_add", 0, value);
+  u32 sum = 0;
+  for (u32 lane = 0; lane < emulator::LANES; lane++) sum += values[lane];
+  return sum;
+}
+
+static inline u32 warp_maximum(u32 value) {
+  FMHAGEN_COUNT("redux");
+  const u32* values = emulator::warp_exchange("warp_maximum", 0, value);
+  u32 most = 0;
+  for (u32 lane = 0; lane < emulator::LANES; lane++) {
+    if (values[lane] > most) most = values[lane];
+  }
+  return most;
+}
+
+static inline u32 lowest_bit(u32 bits) { return static_cast<u32>(__builtin_ctz(bits)); }
+
+// ---- copies -------------------------------------------------------------------------------------
+
+static inline void tma_load_5d(u32 destination, const TensorMap* map, u32 barrier, i32 c0, i32 c1,
+                               i32 c2, i32 c3, i32 c4) {
+  FMHAGEN_COUNT("tma.load");
+  emulator::tma_load("tma_load_5d", destination, map, barrier, {c0, c1, c2, c3, c4}, 5);
+}
+
+static inline void copy_async_16(u32 destination, const void* source, u32 source_bytes) {
+  FMHAGEN_COUNT("cp.async");
+  emulator::async_copy(destination, reinterpret_cast<u64>(source), source_bytes);
+}
+
+static inline void copy_async_commit() { emulator::async_copies_commit(); }
+
+template <u32 PENDING>
+static inline void copy_async_wait() {
+  emulator::async_copies_wait(PENDING);
+}
+
+// ---- global memory ------------------------------------------------------------------------------
+
+namespace emulator {
+
+// Reads `bytes` bytes of global memory, at a multiple of their number.
+static inline void load_global(const char* operation, void* value, const void* address, u32 bytes) {
+  Issuer issuer = issuer_here(operation);
+  u64 source = reinterpret_cast<u64>(address);
+  check_global_alignment(issuer, source, bytes);
+  memcpy(value, global_read(issuer, source, bytes), bytes);
+}
+
+}  // namespace emulator
+
+static inline i32 load_global_i32(const i32* address) {
+  FMHAGEN_COUNT("ld.global");
+  i32 value;
+  emulator::load_global("load_global_i32", &value, address, 4);
+  return value;
+}
+
+static inline u32 load_global_u32(const u16* address) {
+  FMHAGEN_COUNT("ld.global");
+  u32 value;
+  emulator::load_global("load_global_u32", &value, address, 4);
+  return value;
+}
+
+static inline f32 load_global_f32(const f32* address) {
+  FMHAGEN_COUNT("ld.global");
+  f32 value;
+  emulator::load_global("load_global_f32", &value, address, 4);
+  return value;
+}
+
+static inline void load_global_f32x4(f32 (&values)[4], const f32* address) {
+  FMHAGEN_COUNT("ld.global");
+  emulator::load_global("load_global_f32x4", values, address, 16);
+}
+
+static inline void store_global_f32x2(f32* address, f32 low, f32 high) {
+  FMHAGEN_COUNT("st.global");
+  emulator::check_register("store_global_f32x2", low);
+  emulator::check_register("store_global_f32x2", high);
+  emulator::Issuer issuer = emulator::issuer_here("store_global_f32x2");
+  u64 target = reinterpret_cast<u64>(address);
+  emulator::check_global_alignment(issuer, target, 8);
+  const f32 values[2] = {low, high};
+  memcpy(emulator::global_write(issuer, target, 8), values, 8);
+}
+
+// ---- shared memory ------------------------------------------------------------------------------
+
+namespace emulator {
+
+static inline void load_shared(const char* operation, BankKind& kind, void* value, u32 address,
+                               u32 bytes) {
+  FMHAGEN_COUNT("ld.shared");
+  Access access = access_here(operation);
+  address = own_address(operation, address);
+  check_alignment(access.issuer, address, bytes);
+  bank_note(kind, address, bytes);
+  memcpy(value, shared_read(access, address, bytes), bytes);
+}
+
+static inline void store_shared(const char* operation, BankKind& kind, u32 address,
+                                const void* value, u32 bytes) {
+  FMHAGEN_COUNT("st.shared");
+  Access access = access_here(operation);
+  address = own_address(operation, address);
+  check_alignment(access.issuer, address, bytes);
+  bank_note(kind, address, bytes);
+  memcpy(shared_write(access, address, bytes), value, bytes);
+}
+
+static BankKind load_kind{"ld.shared", 0, 0, {}};
+static BankKind store_kind{"st.shared", 0, 0, {}};
+
+}  // namespace emulator
+
+static inline u32 load_shared_u32(u32 address) {
+  u32 value;
+  emulator::load_shared("load_shared_u32", emulator::load_kind, &value, address, 4);
+  return value;
+}
+
+static inline void load_shared_f32x2(f32& low, f32& high, u32 address) {
+  f32 values[2];
+  emulator::load_shared("load_shared_f32x2", emulator::load_kind, values, address, 8);
+  low = values[0];
+  high = values[1];
+}
+
+static inline void load_shared_f32x4(f32 (&values)[4], u32 address) {
+  emulator::load_shared("load_shared_f32x4", emulator::load_kind, values, address, 16);
+}
+
+static inline void store_shared_u32(u32 address, u32 value) {
+  emulator::store_shared("store_shared_u32", emulator::store_kind, address, &value, 4);
+}
+
+static inline void store_shared_f32x2(u32 address, f32 low, f32 high) {
+  emulator::check_register("store_shared_f32x2", low);
+  emulator::check_register("store_shared_f32x2", high);
+  const f32 values[2] = {low, high};
+  emulator::store_shared("store_shared_f32x2", emulator::store_kind, address, values, 8);
+}
+
+static inline void store_shared_f32x4(u32 address, f32 v0, f32 v1, f32 v2, f32 v3) {
+  const f32 values[4] = {v0, v1, v2, v3};
+  for (f32 value : values) emulator::check_register("store_shared_f32x4", value);
+  emulator::store_shared("store_shared_f32x4", emulator::store_kind, address, values, 16);
+}
+
+// ---- dependent launches: a run is one kernel, so the order is the caller's ----------------------
+
+static inline void launch_dependents() {}
+static inline void wait_for_primary() {}

@@ -1,0 +1,20 @@
+// The tile layer of sm90, second part: what the kernels that read a key/value cache say besides tile.cuh.
+
+// Address of the 16-byte chunk 2 * step + chunk % 2 of row n of a tile in shared memory: pieces of BOX_ROWS rows,
+// each of BOXES boxes of 64 columns under the 128-byte swizzle.
+template <u32 BOXES>
+FMHAGEN_DEVICE u32 tile_address(u32 tile, u32 n, u32 chunk, u32 step) {
+  const u32 row = tile + n / BOX_ROWS * (BOX_ROWS * ROW_BYTES * BOXES) + n % BOX_ROWS * ROW_BYTES;
+  return (row + (chunk ^ n % 8) * 16 ^ step % 4 * 32) + step / 4 * (BOX_ROWS * ROW_BYTES);
+}
+
+// Sum over this lane and those below it.
+FMHAGEN_DEVICE u32 prefix_sum(u32 value) {
+  const u32 lane = thread_index() % 32;
+#pragma unroll
+  for (u32 distance = 1; distance < 32; distance *= 2) {
+    const u32 below = shuffle_up(value, distance);
+    value += lane >= distance ? below : 0;
+  }
+  return value;
+}

@@ -1,0 +1,145 @@
+"""Calls over a key/value cache for tests: caches full of poison, and the answer in float64."""
+
+import dataclasses
+import math
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+
+from fmhagen.spec import AttentionSpec
+
+HUGE_PAGE = 2_147_480_000
+DTYPES: dict[str, Any] = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """A cache and the queries of a call.
+
+    `keys` and `values` are the sequences themselves, float64, for the reference; everything in the
+    cache that belongs to no sequence is NaN, and every table entry without a page is huge.
+    """
+
+    q: npt.NDArray[Any]
+    k: npt.NDArray[Any]
+    v: npt.NDArray[Any]
+    lengths: npt.NDArray[np.int32]
+    table: npt.NDArray[np.int32] | None
+    keys: tuple[npt.NDArray[np.float64], ...]
+    values: tuple[npt.NDArray[np.float64], ...]
+
+
+def aligned(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return a copy at a multiple of 128 bytes."""
+    raw = np.empty(array.nbytes + 128, np.uint8)
+    start = -raw.ctypes.data % 128
+    copy = raw[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def make_cache(
+    spec: AttentionSpec,
+    *,
+    lengths: tuple[int, ...],
+    seqlen_q: int = 1,
+    heads: int = 4,
+    heads_kv: int = 2,
+    seed: int = 0,
+    spread: float = 1.0,
+    room: int = 0,
+) -> Cache:
+    """Fill a cache at random, its pages in random order; `room` more keys fit each sequence."""
+    rng = np.random.default_rng(seed)
+    dtype = DTYPES[spec.dtype]
+    d, dv, page = spec.d, spec.dv, spec.page_size
+    batch = len(lengths)
+
+    def draw(*shape: int) -> npt.NDArray[Any]:
+        return rng.standard_normal(shape).astype(dtype)
+
+    q = (spread * rng.standard_normal((batch, seqlen_q, heads, d))).astype(dtype)
+    keys = [draw(n, heads_kv, d) for n in lengths]
+    values = [draw(n, heads_kv, dv) for n in lengths]
+    most = max(1, *lengths) + room
+    table = None
+    if page is None:
+        k = np.full((batch, most, heads_kv, d), np.nan, dtype)
+        v = np.full((batch, most, heads_kv, dv), np.nan, dtype)
+        for b, n in enumerate(lengths):
+            k[b, :n], v[b, :n] = keys[b], values[b]
+    else:
+        counts = [-(-n // page) for n in lengths]
+        pages = sum(counts) + 2
+        free = iter(rng.permutation(pages))
+        k = np.full((pages, page, heads_kv, d), np.nan, dtype)
+        v = np.full((pages, page, heads_kv, dv), np.nan, dtype)
+        table = np.full((batch, -(-most // page)), HUGE_PAGE, np.int32)
+        for b, n in enumerate(lengths):
+            for i in range(counts[b]):
+                at = table[b, i] = next(free)
+                part = slice(i * page, min((i + 1) * page, n))
+                k[at, : part.stop - part.start] = keys[b][part]
+                v[at, : part.stop - part.start] = values[b][part]
+    if spec.cache_layout == "hnd":
+        k, v = k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3)
+    if spec.layout == "bhsd":
+        q = q.transpose(0, 2, 1, 3)
+    return Cache(
+        q=aligned(q),
+        k=aligned(k),
+        v=aligned(v),
+        lengths=np.array(lengths, np.int32),
+        table=table,
+        keys=tuple(item.astype(np.float64) for item in keys),
+        values=tuple(item.astype(np.float64) for item in values),
+    )
+
+
+def attend(
+    spec: AttentionSpec, cache: Cache
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return O (B, Sq, H, dv) and LSE (B, H, Sq) in float64, written from the conventions."""
+    q = cache.q.astype(np.float64)
+    q = q.transpose(0, 2, 1, 3) if spec.layout == "bhsd" else q
+    batch, rows, heads, _ = q.shape
+    o = np.zeros((batch, rows, heads, spec.dv))
+    lse = np.full((batch, heads, rows), -np.inf)
+    for b in range(batch):
+        n = len(cache.keys[b])
+        off = 0 if spec.anchor == "top_left" else n - rows
+        column, row = np.arange(n)[None, :], np.arange(rows)[:, None]
+        visible = column <= row + off if spec.causal else np.ones((rows, n), bool)
+        for h in range(heads):
+            hk = h * cache.keys[b].shape[1] // heads
+            score = spec.scale_value * (q[b, :, h] @ cache.keys[b][:, hk].T)
+            for m in range(rows):
+                seen = np.flatnonzero(visible[m])
+                if not len(seen):
+                    continue
+                largest = score[m, seen].max()
+                weights = np.exp(score[m, seen] - largest)
+                o[b, m, h] = weights @ cache.values[b][seen, hk] / weights.sum()
+                lse[b, h, m] = math.log(weights.sum()) + largest
+    return o, lse
+
+
+def assert_right(
+    spec: AttentionSpec, cache: Cache, o: npt.NDArray[Any], lse: npt.NDArray[Any]
+) -> None:
+    """Compare a result with the reference: first what is infinite or NaN, then the values."""
+    o_right, lse_right = attend(spec, cache)
+    o64 = o.astype(np.float64)
+    o64 = o64.transpose(0, 2, 1, 3) if spec.layout == "bhsd" else o64
+    assert not np.isnan(o64).any()
+    assert np.array_equal(np.isneginf(lse), np.isneginf(lse_right))
+    seen = np.isfinite(lse_right)
+    assert np.abs(lse[seen] - lse_right[seen]).max(initial=0) < 2e-5
+    # One rounding of O, and one of P in each product: relative to what a row may hold.
+    epsilon = {"bf16": 2.0**-8, "fp16": 2.0**-11}[spec.dtype]
+    worst = np.abs(o64 - o_right).max(initial=0)
+    largest = max(np.abs(item).max(initial=0) for item in cache.values)
+    assert worst <= epsilon * largest, (worst, epsilon * largest)
+    assert not o64[~seen.transpose(0, 2, 1)].any()
