@@ -34,10 +34,21 @@ SPECS: tuple[AttentionSpec, ...] = (
 )
 """What is committed, on every target."""
 
+CACHE_SPECS: tuple[AttentionSpec, ...] = (
+    AttentionSpec(dtype=DType.BF16, kv_cache=True),
+    AttentionSpec(dtype=DType.BF16, page_size=16, causal=True),
+    AttentionSpec(dtype=DType.BF16, page_size=1),
+)
+"""What is committed on the targets that have kernels over a key/value cache."""
+
 
 def instances() -> tuple[Instance, ...]:
     """Return every committed instance with its default schedule, target by target."""
-    return tuple(Instance.of(spec, target) for target in TARGETS for spec in SPECS)
+    return tuple(
+        Instance.of(spec, target)
+        for target in TARGETS
+        for spec in (*SPECS, *(CACHE_SPECS if target.cache_template else ()))
+    )
 
 
 def generated_dir() -> Path:

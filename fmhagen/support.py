@@ -43,7 +43,8 @@ FEATURES: tuple[Feature, ...] = (
     _one("score function", AttentionSpec(score_mod=ScoreMod("score + 1.0"))),
     _one("attention sinks", AttentionSpec(sink=True)),
     _one("packed sequences", AttentionSpec(varlen=True)),
-    _one("paged key/value cache", AttentionSpec(page_size=64)),
+    _one("key/value cache, contiguous", AttentionSpec(kv_cache=True)),
+    _one("key/value cache, pages of any size", AttentionSpec(page_size=16)),
     *(
         _one(f"rounding of P: {rounding}", AttentionSpec(p_rounding=rounding))
         for rounding in (Rounding.RTNE, Rounding.RTNA, Rounding.RTZ_CORRECTED)

@@ -139,7 +139,7 @@ def map_of(encoded: Value) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     """Return base, sizes and strides of a map of the emulator."""
     assert isinstance(encoded, bytes)
     words = np.frombuffer(encoded, np.uint64)
-    return int(words[1]), tuple(map(int, words[4:8])), tuple(map(int, words[8:11]))
+    return int(words[1]), tuple(map(int, words[4:8])), tuple(map(int, words[9:12]))
 
 
 def field(plan: Plan, name: str) -> ParamField:
