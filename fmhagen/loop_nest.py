@@ -16,6 +16,7 @@ def loop_nest(plan: Plan) -> tuple[str, ...]:
         MainLoop.WARP_SPECIALISED: _warp_specialised,
         MainLoop.WAVE_INTERLEAVED: _wave_interleaved,
         MainLoop.WAVE_PIPELINED: _wave_pipelined,
+        MainLoop.SPLIT_KV: _split_kv,
     }
     return table[plan.schedule.main_loop](plan)
 
@@ -83,6 +84,32 @@ def _wave_pipelined(plan: Plan) -> tuple[str, ...]:
         (4, "K of unit + 2, V of unit + 1 -> SMEM_K, SMEM_V", "one block barrier a unit"),
         (4, "O, l = alpha * (O, l)", "only when a row maximum grew by more than 2^8"),
         (2, "O = O / l -> O, LSE", ""),
+    )
+
+
+def _split_kv(plan: Plan) -> tuple[str, ...]:
+    s, d, dv, split = plan.schedule, plan.spec.d, plan.spec.dv, plan.split
+    assert split is not None
+    pages = f", pages of {plan.spec.page_size} keys" if split.is_paged else ""
+    how = "copy engine" if split.uses_bulk_copies else "lanes"
+    return _flat(
+        (0, "cut the steps of all sequences", f"by cache_seqlens, {split.step_keys} keys a step"),
+        (0, "for run of steps in this group's share:", "of one sequence"),
+        (1, f"load Q[{s.tile_m}, {d}] -> registers", f"{s.tile_m} query rows: queries x heads"),
+        (
+            1,
+            f"each of {s.consumers} warps, for key tile of {s.tile_n} keys:",
+            "every step, one each",
+        ),
+        (2, f"load K, V[{s.tile_n}, {d}, {dv}] -> ring[{s.stages}]", f"by the {how}{pages}"),
+        (2, "S = Q K^T", ""),
+        (2, "O, l = alpha * (O, l)", "only when a row maximum grew by more than 2^8"),
+        (2, "P = exp2(scale_log2 * S - reference)", "l = l + rowsum(P)"),
+        (2, "O = O + P V", "P stays in registers"),
+        (1, "merge O, l of the warps", "through their rings"),
+        (1, "O, LSE", "if the run is all of its sequence"),
+        (1, "else partial O, LSE -> workspace", ""),
+        (0, "second kernel: add up the parts of each row", "of sequences that were cut"),
     )
 
 

@@ -101,8 +101,8 @@ class CacheGrid(GridFormula):
 
     def __str__(self) -> str:
         """Return the formula as text."""
-        tiles = f"Hk * ceil(Sq * H / Hk / {self.tile_m})"
-        return f"max(1, {self.per_compute_unit} * compute units / ({tiles})) * ({tiles})"
+        units = f"{self.per_compute_unit} * compute units"
+        return f"Hk * row tiles * max(1, {units} / (Hk * row tiles))"
 
 
 def stage_bytes(spec: AttentionSpec, tile_n: int) -> int:
