@@ -8,6 +8,7 @@ on contiguous keys and values, and the memory with what contiguous caches would 
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -20,7 +21,8 @@ LAYERS, HEADS, HEADS_KV, DEPTH, VOCABULARY = 2, 4, 2, 64, 97
 PAGE_SIZE, MAX_LENGTH = 16, 256
 SAMPLES, NEW_TOKENS = 8, 8
 TOLERANCE = 5e-2  # of the largest logit: two layers in bf16
-SPEC = fmhagen.AttentionSpec(dtype="bf16", head_dim=DEPTH, causal=True)
+CONTIGUOUS = fmhagen.AttentionSpec(dtype="bf16", head_dim=DEPTH, causal=True)
+PAGED = dataclasses.replace(CONTIGUOUS, page_size=PAGE_SIZE)
 
 # What a model calls in each layer, on new tokens of a batch of sequences, (B, rows, heads, depth).
 Attend = Callable[[int, Any, Any, Any], Any]
@@ -40,13 +42,14 @@ class PagedAttention:
             layers=LAYERS,
         )
         self.cache = fmhagen.PagedKVCache(storage=self.storage)
-        self.kernel = fmhagen.compile_kernel(SPEC)
-        self.sequences: Sequence[int] = ()
+        self.kernel = fmhagen.compile_kernel(PAGED)
+        self.tables = self.cache.tables(())
         self.slots = np.empty(0, np.int64)
 
     def step(self, sequences: Sequence[int], slots: np.ndarray) -> Attend:
         """Return the attention of a step whose new tokens go to these slots."""
-        self.sequences, self.slots = sequences, slots
+        self.tables = self.cache.tables(sequences, like=self.storage.k())  # for all layers
+        self.slots = slots
         return self.attend
 
     def attend(self, layer: int, q: Any, k: Any, v: Any) -> Any:
@@ -55,12 +58,13 @@ class PagedAttention:
             layer, self.slots, k.reshape(-1, *k.shape[2:]), v.reshape(-1, *v.shape[2:])
         )
         keys, values = self.storage.k(layer), self.storage.v(layer)
-        gathered = []
-        for pages in (keys, values):
-            table = self.cache.tables(self.sequences, like=pages).block_table
-            rows = pages[table].reshape(len(self.sequences), -1, HEADS_KV, DEPTH)
-            gathered.append(rows[:, : self.cache.length(self.sequences[0])])
-        return self.kernel(q, *gathered)
+        return self.kernel(
+            q,
+            keys,
+            values,
+            block_table=self.tables.block_table,
+            cache_seqlens=self.tables.cache_seqlens,
+        )
 
 
 class ToyModel:
@@ -165,7 +169,7 @@ class LlamaModel:
 
 def contiguous_attention(_layer: int, q: Any, k: Any, v: Any) -> Any:
     """Attend in float64 over the keys of the call: every sequence from its beginning."""
-    o, _ = fmhagen.reference(SPEC, q, k, v)
+    o, _ = fmhagen.reference(CONTIGUOUS, q, k, v)
     if isinstance(q, np.ndarray):
         return o.astype(q.dtype)
     import torch
