@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 from fmhagen.errors import ScheduleError
+from fmhagen.grid import GridFormula
 from fmhagen.lowering.common import LN2
 from fmhagen.lowering.language import lower_language
 from fmhagen.lowering.split_kv_params import param_fields
 from fmhagen.plan import (
     Constant,
-    GridFormula,
     Plan,
     SharedRegion,
     TensorMapPlan,
