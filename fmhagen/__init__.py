@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     )
     from fmhagen.expr.mods import MaskMod, ScoreMod
     from fmhagen.expr.nodes import Parameter
+    from fmhagen.merging import MergeSpec, emit_merge, merge_states
     from fmhagen.paging import PagedKVCache, PageStorage
     from fmhagen.schedule import Schedule
     from fmhagen.spec import AttentionSpec
@@ -47,7 +48,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "AttentionSpec": "fmhagen.spec",
     "FmhagenError": "fmhagen.errors",
+    "MergeSpec": "fmhagen.merging",
     "attention": "fmhagen.dispatch",
+    "emit_merge": "fmhagen.merging",
+    "merge_states": "fmhagen.merging",
     "Kernel": "fmhagen.api",
     "MaskMod": "fmhagen.expr.mods",
     "PageStorage": "fmhagen.paging",
@@ -91,6 +95,7 @@ __all__ = [
     "FmhagenError",
     "Kernel",
     "MaskMod",
+    "MergeSpec",
     "PageStorage",
     "PagedKVCache",
     "Parameter",
@@ -106,6 +111,7 @@ __all__ = [
     "compile_kernel",
     "convert",
     "emit",
+    "emit_merge",
     "exp",
     "exp2",
     "find_target",
@@ -114,6 +120,7 @@ __all__ = [
     "log2",
     "lower",
     "maximum",
+    "merge_states",
     "minimum",
     "reference",
     "rsqrt",

@@ -17,8 +17,12 @@ from pathlib import Path
 
 from fmhagen.emission import BODY_LINE, body_digest
 from fmhagen.instance import Instance
+from fmhagen.kernel_plan import KernelPlan
 from fmhagen.manifest import MANIFEST, Entry, Measure, Measurement, read_manifest, write_manifest
+from fmhagen.merging.plan import lower_merge, source_of
+from fmhagen.merging.spec import MergeDType, MergeSpec
 from fmhagen.resources import templates_dir
+from fmhagen.source import Source
 from fmhagen.spec import Anchor, AttentionSpec, DType
 from fmhagen.targets import TARGETS
 
@@ -40,6 +44,10 @@ CACHE_SPECS: tuple[AttentionSpec, ...] = (
     AttentionSpec(dtype=DType.BF16, page_size=1),
 )
 """What is committed on the targets that have kernels over a key/value cache."""
+
+
+MERGE_SPECS: tuple[MergeSpec, ...] = (MergeSpec(parts=2), MergeSpec(dtype=MergeDType.FP32, parts=3))
+"""What is committed of the kernels that merge parts, on every target."""
 
 
 def instances() -> tuple[Instance, ...]:
@@ -68,9 +76,7 @@ def render_all(directory: Path, measure: Measure | None = None) -> dict[str, str
     known = read_manifest(directory / MANIFEST)
     files: dict[str, str] = {}
     entries = []
-    for instance in instances():
-        plan = instance.plan()
-        source = instance.source()
+    for plan, source in _kernels():
         path = f"{source.target}/{source.filename}"
         old = known.get(path)
         kept = old.measurement if old is not None and old.digest == source.digest else None
@@ -79,6 +85,15 @@ def render_all(directory: Path, measure: Measure | None = None) -> dict[str, str
         files[path] = source.text
     files[MANIFEST] = write_manifest(tuple(entries))
     return files
+
+
+def _kernels() -> Iterator[tuple[KernelPlan, Source]]:
+    for instance in instances():
+        yield instance.plan(), instance.source()
+    for target in TARGETS:
+        for spec in MERGE_SPECS:
+            plan = lower_merge(spec, target)
+            yield plan, source_of(plan)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fmhagen.compile.binary import Resources
-from fmhagen.plan import Plan
+from fmhagen.kernel_plan import KernelPlan
 from fmhagen.source import Source
 
 MANIFEST = "MANIFEST.toml"
@@ -68,7 +68,9 @@ class Entry:
     measurement: Measurement | None
 
     @classmethod
-    def of(cls, plan: Plan, source: Source, file: str, measurement: Measurement | None) -> Entry:
+    def of(
+        cls, plan: KernelPlan, source: Source, file: str, measurement: Measurement | None
+    ) -> Entry:
         """Return the entry of an emitted plan."""
         return cls(
             file=file,

@@ -17,6 +17,7 @@ from fmhagen.compile.binary import Resources
 from fmhagen.emission import BODY_LINE
 from fmhagen.instance import Instance
 from fmhagen.inventory import (
+    MERGE_SPECS,
     compare,
     digest_holds,
     files_under,
@@ -33,6 +34,7 @@ from fmhagen.targets import TARGETS
 
 REPOSITORY = Path(__file__).parent.parent
 INSTANCES = instances()
+KERNELS = len(INSTANCES) + len(MERGE_SPECS) * len(TARGETS)
 IDS = [instance.plan().symbol for instance in INSTANCES]
 
 every_instance = pytest.mark.parametrize("instance", INSTANCES, ids=IDS)
@@ -48,8 +50,8 @@ def code_of(text: str) -> str:
 
 
 def recreate(expression: str) -> Source:
-    names = {"fmhagen": fmhagen, "emit": fmhagen.api.emit}
-    names |= {name: getattr(fmhagen, name) for name in ("AttentionSpec", "Schedule")}
+    names = {"fmhagen": fmhagen, "emit": fmhagen.api.emit, "emit_merge": fmhagen.emit_merge}
+    names |= {name: getattr(fmhagen, name) for name in ("AttentionSpec", "MergeSpec", "Schedule")}
     source: Source = eval(expression, names)
     return source
 
@@ -182,7 +184,7 @@ def test_same_bytes_under_any_hash_seed(tmp_path: Path) -> None:
             capture_output=True,
         )
         trees.append({path: (directory / path).read_bytes() for path in files_under(directory)})
-    assert len(trees[0]) == len(INSTANCES) + 1
+    assert len(trees[0]) == KERNELS + 1
     assert trees[0] == trees[1] == trees[2]
 
 
@@ -194,7 +196,7 @@ def test_committed_tree_is_what_is_emitted() -> None:
 def test_manifest_and_directory_match_both_ways() -> None:
     listed = read_manifest(generated_dir() / MANIFEST)
     assert sorted({*listed, MANIFEST}) == list(files_under(generated_dir()))
-    assert len(listed) == len(INSTANCES)
+    assert len(listed) == KERNELS
 
 
 def test_manifest_recreates_every_file() -> None:
@@ -238,9 +240,9 @@ def test_resources_are_kept_only_for_an_unchanged_kernel(tmp_path: Path) -> None
         registers=99, spill_bytes=0, stack_bytes=0, static_shared_bytes=0, dynamic_shared_bytes=0
     )
     files = render_all(tmp_path, lambda _: Measurement(compiler="none 1", resources=resources))
-    assert files[MANIFEST].count("registers = 99") == len(INSTANCES)
+    assert files[MANIFEST].count("registers = 99") == KERNELS
     (tmp_path / MANIFEST).write_text(files[MANIFEST])
     assert render_all(tmp_path) == files
     stale = re.sub(r'digest = "\w+"', 'digest = "0000000000000000"', files[MANIFEST], count=1)
     (tmp_path / MANIFEST).write_text(stale)
-    assert render_all(tmp_path)[MANIFEST].count("registers = 99") == len(INSTANCES) - 1
+    assert render_all(tmp_path)[MANIFEST].count("registers = 99") == KERNELS - 1

@@ -14,6 +14,7 @@ from jinja2 import meta, nodes
 
 from fmhagen.emission.environment import environment
 from fmhagen.instance import Instance
+from fmhagen.merging import MergePlan, MergeSpec, lower_merge
 from fmhagen.plan import Plan
 from fmhagen.resources import templates_dir
 from fmhagen.spec import AttentionSpec
@@ -100,13 +101,16 @@ def test_every_field_of_plan_exists(path: Path) -> None:
         for node in tree.find_all(nodes.Getattr)
         if isinstance(node.node, nodes.Name) and node.node.name == "plan"
     }
-    known = {*Plan.__dataclass_fields__, *(n for n in dir(Plan) if not n.startswith("_"))}
+    kind = MergePlan if "merge_states" in str(path) else Plan
+    known = {*kind.__dataclass_fields__, *(n for n in dir(kind) if not n.startswith("_"))}
     assert names <= known
 
 
 def test_every_template_is_used() -> None:
     used = {target.kernel_template for target in TARGETS}
     used |= {target.cache_template for target in TARGETS if target.cache_template}
+    used |= {lower_merge(MergeSpec(), target).kernel_template for target in TARGETS}
+    used.add("parts/merge_states/vocabulary.j2")
     used |= {f"parts/{loop}/vocabulary.j2" for t in TARGETS for loop in t.main_loops}
     pending = list(used)
     while pending:

@@ -8,6 +8,7 @@ import re
 from fmhagen.emission.definitions import Definition, closure, parse
 from fmhagen.emission.environment import render
 from fmhagen.errors import TemplateError
+from fmhagen.kernel_plan import KernelPlan
 from fmhagen.plan import Plan
 from fmhagen.resources import templates_dir
 from fmhagen.source import Source
@@ -29,8 +30,13 @@ def emit_source(plan: Plan) -> Source:
     Raises:
         TemplateError: a template failed, or printed what a generated file may not hold.
     """
+    return assemble(plan, _available(plan))
+
+
+def assemble(plan: KernelPlan, available: tuple[Definition, ...]) -> Source:
+    """Print a plan's skeleton with the definitions that it reaches; see `emit_source`."""
     skeleton = render(plan.kernel_template, plan)
-    used = closure(skeleton, _available(plan))
+    used = closure(skeleton, available)
     text = _insert(skeleton, _TYPES_LINE, _types(used))
     text = _insert(text, _ISA_LINE, _isa(used))
     text = _insert(text, _TILE_LINE, _tile(used))

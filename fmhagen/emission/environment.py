@@ -10,7 +10,8 @@ from typing import Any
 import jinja2
 
 from fmhagen.errors import TemplateError
-from fmhagen.plan import Constant, MatrixShape, ParamField, Plan, SharedRegion
+from fmhagen.kernel_plan import KernelPlan
+from fmhagen.plan import Constant, MatrixShape, ParamField, SharedRegion
 from fmhagen.resources import templates_dir
 from fmhagen.targets.sm90_matrix import instruction_name
 
@@ -81,7 +82,7 @@ def environment() -> jinja2.Environment:
     return env
 
 
-def render(name: str, plan: Plan) -> str:
+def render(name: str, plan: KernelPlan) -> str:
     """Render one template with a plan.
 
     Raises:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fmhagen.compile.binary import Binary
+from fmhagen.kernel_plan import KernelPlan
 from fmhagen.plan import Plan, TensorMapPlan
 from fmhagen.runtime.launch_values import Operand, Value
 from fmhagen.runtime.tensors import Memory, TensorView
@@ -78,7 +79,7 @@ class Backend(Protocol):
             RuntimeUnavailableError: none does; says what is here instead.
         """
 
-    def load(self, binary: Binary, plan: Plan, device: int) -> Loaded:
+    def load(self, binary: Binary, plan: KernelPlan, device: int) -> Loaded:
         """Load a binary on a device.
 
         Raises:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmhagen.compile.binary import Binary
 from fmhagen.errors import LaunchError, RuntimeUnavailableError
+from fmhagen.kernel_plan import KernelPlan
 from fmhagen.plan import Plan, TensorMapPlan
 from fmhagen.runtime.base import Memories
 from fmhagen.runtime.cuda_driver import check, describe, entered, import_driver
@@ -36,7 +37,7 @@ class LoadedCuda:
         library: Library,
         context: Any,
         function: Any,
-        plan: Plan,
+        plan: KernelPlan,
         shared_bytes: int,
     ) -> None:
         """Keep the handles of a function that is loaded in `context`."""
@@ -175,7 +176,7 @@ class CudaBackend:
         if None not in lacks:
             raise RuntimeUnavailableError("; ".join(map(str, lacks)))
 
-    def load(self, binary: Binary, plan: Plan, device: int) -> LoadedCuda:
+    def load(self, binary: Binary, plan: KernelPlan, device: int) -> LoadedCuda:
         """Load a cubin in a device's primary context; see `base.Backend`."""
         lack = self._lack(device, plan.target.name)
         if lack is not None:

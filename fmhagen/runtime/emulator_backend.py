@@ -14,6 +14,7 @@ from typing import Any
 from fmhagen.compile.binary import Binary
 from fmhagen.compile.flags import HostOptimisation
 from fmhagen.errors import EmulatorError
+from fmhagen.kernel_plan import KernelPlan
 from fmhagen.plan import Plan, TensorMapPlan
 from fmhagen.runtime.base import Memories
 from fmhagen.runtime.emulator import Buffer, Checks, Emulator, Region, Report, encode_tensor_map
@@ -44,7 +45,7 @@ class EmulatorOptions:
 class LoadedEmulator:
     """A kernel compiled for the host; `report` is that of the last launch."""
 
-    def __init__(self, library: Path, plan: Plan, options: EmulatorOptions) -> None:
+    def __init__(self, library: Path, plan: KernelPlan, options: EmulatorOptions) -> None:
         """Load the library."""
         self._emulator = Emulator(library, plan.symbol)
         self._packer = block_packer(plan)
@@ -114,7 +115,7 @@ class EmulatorBackend:
     def require(self, target: str) -> None:
         """Accept every target: the emulator needs no device."""
 
-    def load(self, binary: Binary, plan: Plan, device: int) -> LoadedEmulator:
+    def load(self, binary: Binary, plan: KernelPlan, device: int) -> LoadedEmulator:
         """Load a host library; one that is in memory only goes through a temporary file."""
         if binary.path is not None:
             return LoadedEmulator(binary.path, plan, self.options)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmhagen.compile.binary import Binary
 from fmhagen.errors import LaunchError, RuntimeUnavailableError
+from fmhagen.kernel_plan import KernelPlan
 from fmhagen.plan import Plan, TensorMapPlan
 from fmhagen.runtime.base import Memories
 from fmhagen.runtime.launch_values import Operand, Value, block_packer, unfit_rows
@@ -58,7 +59,7 @@ class LoadedHip:
     """A kernel on one device."""
 
     def __init__(
-        self, hip: Any, device: int, module: Any, function: Any, plan: Plan, shared_bytes: int
+        self, hip: Any, device: int, module: Any, function: Any, plan: KernelPlan, shared_bytes: int
     ) -> None:
         """Keep the handles of a function that is loaded on `device`."""
         self._hip = hip
@@ -190,7 +191,7 @@ class HipBackend:
         if None not in lacks:
             raise RuntimeUnavailableError("; ".join(map(str, lacks)))
 
-    def load(self, binary: Binary, plan: Plan, device: int) -> LoadedHip:
+    def load(self, binary: Binary, plan: KernelPlan, device: int) -> LoadedHip:
         """Load a code object on a device; see `base.Backend`."""
         lack = self._lack(device, plan.target.name)
         if lack is not None:

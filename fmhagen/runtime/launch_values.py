@@ -7,6 +7,7 @@ import struct
 from dataclasses import dataclass
 
 from fmhagen.errors import InvalidSpecError, LaunchError, TensorError
+from fmhagen.kernel_plan import KernelPlan
 from fmhagen.plan import Plan
 from fmhagen.runtime.checks import MAX_ROWS, Axes, Problem
 from fmhagen.runtime.dealing import Deal, choose_deal
@@ -42,7 +43,7 @@ def scale_log2_of(scale: float) -> float:
     return max(value, SMALLEST_NORMAL_F32)
 
 
-def block_packer(plan: Plan) -> struct.Struct:
+def block_packer(plan: KernelPlan) -> struct.Struct:
     """Return the packer of a plan's parameter block; it takes one value a field, in order."""
     text = "<"
     offset = 0

@@ -3,6 +3,7 @@
 #pragma once
 #define FMHAGEN_WARP_LANES 64
 #include "gfx942/matrix.h"
+#include "core/merge.h"
 
 #pragma GCC diagnostic ignored "-Wunknown-pragmas"
 
@@ -176,6 +177,14 @@ static inline void store_global_f32(f32* address, f32 value) {
   u64 where = reinterpret_cast<u64>(address);
   emulator::check_global_alignment(issuer, where, 4);
   memcpy(emulator::global_write(issuer, where, 4), &value, 4);
+}
+
+static inline void store_global_v4(u16* address, u32 r0, u32 r1, u32 r2, u32 r3) {
+  emulator::Issuer issuer = emulator::issuer_here("global_store_dwordx4");
+  u64 where = reinterpret_cast<u64>(address);
+  emulator::check_global_alignment(issuer, where, 16);
+  const u32 values[4] = {r0, r1, r2, r3};
+  memcpy(emulator::global_write(issuer, where, 16), values, 16);
 }
 
 template <class T>

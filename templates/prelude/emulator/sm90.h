@@ -4,6 +4,7 @@
 #define FMHAGEN_WARP_LANES 32
 
 #include "core.h"
+#include "core/merge.h"
 #include "sm90/isa.h"
 #include "sm90/cache.h"
 
