@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
+import fmhagen
 from fmhagen.spec import AttentionSpec
 
 rng = np.random.default_rng(5)
@@ -101,4 +103,80 @@ MASKS: dict[str, MaskCase] = {
     "nothing": MaskCase(spec=_mask(lambda b, h, q, k: (k < q) & (k > q))),
     "squares": MaskCase(spec=_mask(lambda b, h, q, k: k * k <= 50 * q), tight=False),
     "doubled": MaskCase(spec=_mask(lambda b, h, q, k: (2 * k <= q + 3) & (3 * k >= q - 40))),
+}
+
+
+def _score(function: Any, **fields: Any) -> AttentionSpec:
+    return AttentionSpec(score_mod=function, **fields)
+
+
+_SLOPES = np.array([[0.5, 0.25, 0.125]], np.float32)
+_BIAS = rng.standard_normal((2, 3, 130, 130)).astype(np.float32)
+_RELATIVE = rng.standard_normal((3, 64)).astype(ml_dtypes.bfloat16)
+_HALVES = rng.standard_normal(130).astype(np.float16)
+_LONGS = rng.integers(-3, 3, 130)
+_FLAGS = rng.integers(0, 2, (130,)).astype(bool)
+_WEIGHT = np.array(0.75, np.float32)
+
+SCORES: dict[str, MaskCase] = {
+    "soft_cap": MaskCase(spec=AttentionSpec(soft_cap=5.0)),
+    "alibi": MaskCase(spec=AttentionSpec(alibi=True), params={"alibi_slopes": _SLOPES}),
+    "cap_alibi_and_mod": MaskCase(
+        spec=_score(lambda s, b, h, q, k: s * 1.5 + (q - k) % 7, soft_cap=5.0, alibi=True),
+        params={"alibi_slopes": _SLOPES},
+    ),
+    "bias": MaskCase(
+        spec=_score(lambda s, b, h, q, k: s + _BIAS[b, h, q, k]), params={"BIAS": _BIAS}
+    ),
+    "relative_bias": MaskCase(
+        spec=_score(lambda s, b, h, q, k: s + _RELATIVE[h, np.clip(q - k, -31, 32) + 31]),
+        params={"RELATIVE": _RELATIVE},
+    ),
+    "several_dtypes": MaskCase(
+        spec=_score(
+            lambda s, b, h, q, k: np.where(_FLAGS[k], s * _HALVES[q], s + _LONGS[k]) * _WEIGHT
+        ),
+        params={"FLAGS": _FLAGS, "HALVES": _HALVES, "LONGS": _LONGS, "WEIGHT": _WEIGHT},
+    ),
+    "hiding": MaskCase(spec=_score(lambda s, b, h, q, k: np.where(q == k, -np.inf, s))),
+    "functions": MaskCase(
+        spec=_score(
+            lambda s, b, h, q, k: (
+                np.exp(-abs(s))
+                + np.log(s * s + 1)
+                + np.sqrt(abs(s) + 0.5)
+                + np.exp2(s / 8)
+                + np.log2(abs(s) + 2)
+                + 1 / (2 + s**2)
+                + np.floor(s)
+                + np.ceil(s)
+                + np.trunc(s)
+                + np.sign(s)
+                + np.minimum(s, 1)
+                + np.maximum(s, k)
+                + np.clip(s, -1, 1)
+            )
+        )
+    ),
+    "sigmoid": MaskCase(
+        spec=_score(lambda s, b, h, q, k: fmhagen.sigmoid(s) * fmhagen.rsqrt(abs(s) + 1))
+    ),
+    "bits": MaskCase(
+        spec=_score(
+            lambda s, b, h, q, k: s + ((q ^ k) & 5) + (~q | 2) + ((q << 2) >> 1) - (-q // 3) % 4
+        )
+    ),
+    "logic": MaskCase(
+        spec=_score(
+            lambda s, b, h, q, k: (
+                np.where(((q < k) & ~(k == 3)) | ((h != 1) ^ (q > 2 * k)), s, -s)
+                + (q < k)
+                + (s > 0) * 2
+            )
+        )
+    ),
+    "float_floor": MaskCase(spec=_score(lambda s, b, h, q, k: (k * 0.5) // 3 + (k * 1.5) % 4 + s)),
+    "power": MaskCase(
+        spec=_score(lambda s, b, h, q, k: 0.5 ** (k / 16.0) + s**3 + (abs(s) + 1) ** -0.5)
+    ),
 }

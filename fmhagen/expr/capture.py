@@ -254,7 +254,7 @@ def _rebound(value: Any, scope: Capture, done: dict[int, Any]) -> Any:
         return done[id(value)]
     if is_tensor(value):
         is_torch = type(value).__module__.partition(".")[0] == "torch" or hasattr(value, "data_ptr")
-        return value if is_torch else _Array(value, scope)
+        return value if is_torch or not value.shape else _Array(value, scope)
     done[id(value)] = value  # a function that reaches itself stays as it is
     changed: Any = value
     if isinstance(value, types.FunctionType):
