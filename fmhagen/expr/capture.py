@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import inspect
-import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from fmhagen.errors import TraceError
 from fmhagen.expr import build
+from fmhagen.expr.closures import captured, free_name, is_tensor, rebound
 from fmhagen.expr.nodes import PARAMETER_TYPES, Node, Parameter, Type
 from fmhagen.expr.torch_functions import element, watch
 from fmhagen.expr.traced import Traced, fail, lift
+
+__all__ = ["Capture", "dtype_of", "is_tensor", "trace"]
 
 _DTYPES = {
     "float32": "f32",
@@ -24,22 +26,6 @@ _DTYPES = {
     "bool": "bool",
 }
 """Parameter dtype by the dtype of a captured tensor; fp64 is converted when it is passed."""
-
-
-def is_tensor(value: Any) -> bool:
-    """Return whether a value is some framework's tensor."""
-    return (
-        hasattr(value, "shape")
-        and hasattr(value, "dtype")
-        and (hasattr(value, "__dlpack__") or hasattr(value, "__array_interface__"))
-        and type(value).__name__ != "Traced"
-        and not _is_number(value)
-    )
-
-
-def _is_number(value: Any) -> bool:
-    """Return whether a value is a NumPy scalar such as np.float32(2)."""
-    return any(base.__name__ == "generic" for base in type(value).__mro__)
 
 
 def dtype_of(tensor: Any) -> str | None:
@@ -57,7 +43,7 @@ class Capture:
     def __init__(self, function: Any) -> None:
         """Learn the names that the function has for its tensors."""
         self.bound: dict[str, Any] = {}
-        self._names = {id(value): name for name, value in _captured(function, {}).items()}
+        self._names = {id(value): name for name, value in captured(function).items()}
         self._parameters: dict[int, Parameter] = {}
 
     def scalar(self, value: Any) -> Node | None:
@@ -101,12 +87,7 @@ class Capture:
             ndim = len(tuple(tensor.shape))
             if not ndim:  # a scalar is passed by value
                 dtype = "f32" if PARAMETER_TYPES[dtype] == Type.F32 else "i32"
-            name = _identifier(self._name(tensor))
-            taken = {parameter.name for parameter in self._parameters.values()}
-            number = 1
-            while name in taken:
-                number += 1
-                name = f"{_identifier(self._name(tensor))}_{number}"
+            name = free_name(_identifier(self._name(tensor)), self.bound)
             self._parameters[id(tensor)] = Parameter(name=name, dtype=dtype, ndim=ndim)
             self.bound[name] = tensor
         return self._parameters[id(tensor)]
@@ -161,17 +142,15 @@ def trace(
     """
     _check_arity(function, tuple(arguments))
     scope = Capture(function)
-    called = _rebound(function, scope, {})
+    called = rebound(function, lambda array: _Array(array, scope))
     traced = [Traced(node, scope) for node in arguments.values()]
-    try:
-        value = watch(scope, called, *traced)
-        node = lift(value, scope)
-    except TraceError as error:
-        if error.path == __file__:
-            raise _at(function, error.reason, error.suggestion) from None
-        raise
+    value = watch(scope, called, *traced)
     if value is None:
         raise _at(function, "returns nothing", "return the value")
+    try:
+        node = lift(value, scope)
+    except TraceError as error:  # its line is the caller's: the function has returned
+        raise _at(function, error.reason, error.suggestion) from None
     if result == Type.BOOL and node.type == Type.F32:
         raise _at(function, "a mask function gives a bool", "return a comparison")
     return build.cast(node, result), scope.bound
@@ -191,109 +170,3 @@ def _check_arity(function: Any, names: tuple[str, ...]) -> None:
         raise _at(function, f"is called with ({wanted}): {error}", None) from None
     except ValueError:
         return  # a callable without a signature
-
-
-def _captured(value: Any, found: dict[str, Any], name: str = "", depth: int = 8) -> dict[str, Any]:
-    """Return the tensors that a function reaches by name: closure, globals, attributes, items."""
-    if depth == 0:
-        return found
-    if is_tensor(value):
-        if all(value is not other for other in found.values()):
-            number, free = 1, name
-            while free in found:
-                number += 1
-                free = f"{name}_{number}"
-            found[free] = value
-    elif isinstance(value, types.FunctionType):
-        for key, inner in _names_in(value).items():
-            _captured(inner, found, key, depth - 1)
-    elif isinstance(value, tuple | list):
-        for inner in value:
-            _captured(inner, found, name, depth - 1)
-    elif isinstance(value, dict):
-        for key, inner in value.items():
-            _captured(inner, found, str(key), depth - 1)
-    elif isinstance(value, types.MethodType):
-        _captured(value.__func__, found, name, depth - 1)
-        _captured(value.__self__, found, name, depth - 1)
-    elif hasattr(value, "func") and hasattr(value, "keywords"):  # functools.partial
-        for inner in (value.func, value.args, value.keywords):
-            _captured(inner, found, name, depth - 1)
-    elif hasattr(value, "__dict__") and not isinstance(value, type | types.ModuleType):
-        _captured(vars(value), found, name, depth - 1)
-        call = getattr(type(value), "__call__", None)  # noqa: B004
-        if isinstance(call, types.FunctionType):
-            _captured(call, found, name, depth - 1)
-    return found
-
-
-def _names_in(function: types.FunctionType) -> dict[str, Any]:
-    """Return what a function reads besides its arguments: closure, globals and defaults."""
-    code = function.__code__
-    names = {
-        name: function.__globals__[name] for name in code.co_names if name in function.__globals__
-    }
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            names[name] = cell.cell_contents
-        except ValueError:
-            continue  # not assigned yet
-    names.update(function.__kwdefaults__ or {})
-    defaults = function.__defaults__ or ()
-    last = code.co_varnames[: code.co_argcount][-len(defaults) :] if defaults else ()
-    names.update(zip(last, defaults, strict=True))
-    return names
-
-
-def _rebound(value: Any, scope: Capture, done: dict[int, Any]) -> Any:
-    """Return a value in which arrays without a protocol of their own are replaced by `_Array`.
-
-    torch's tensors stay: torch calls while it is watched. What holds no array is returned as is.
-    """
-    if id(value) in done:
-        return done[id(value)]
-    if is_tensor(value):
-        is_torch = type(value).__module__.partition(".")[0] == "torch" or hasattr(value, "data_ptr")
-        return value if is_torch or not value.shape else _Array(value, scope)
-    done[id(value)] = value  # a function that reaches itself stays as it is
-    changed: Any = value
-    if isinstance(value, types.FunctionType):
-        changed = _rebound_function(value, scope, done)
-    elif isinstance(value, tuple | list) and type(value) in (tuple, list):
-        items = [_rebound(inner, scope, done) for inner in value]
-        if any(a is not b for a, b in zip(items, value, strict=True)):
-            changed = type(value)(items)
-    elif type(value) is dict:
-        items_of = {key: _rebound(inner, scope, done) for key, inner in value.items()}
-        if any(items_of[key] is not value[key] for key in value):
-            changed = items_of
-    done[id(value)] = changed
-    return changed
-
-
-def _rebound_function(
-    function: types.FunctionType, scope: Capture, done: dict[int, Any]
-) -> types.FunctionType:
-    names = _names_in(function)
-    replaced = {
-        name: new for name, old in names.items() if (new := _rebound(old, scope, done)) is not old
-    }
-    if not replaced:
-        return function
-    code = function.__code__
-    globals_ = {**function.__globals__}
-    globals_.update({name: new for name, new in replaced.items() if name in code.co_names})
-    cells = tuple(
-        types.CellType(replaced[name]) if name in replaced else cell
-        for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True)
-    )
-    defaults = function.__defaults__
-    if defaults:
-        last = code.co_varnames[: code.co_argcount][-len(defaults) :]
-        defaults = tuple(replaced.get(name, old) for name, old in zip(last, defaults, strict=True))
-    copy = types.FunctionType(code, globals_, function.__name__, defaults, cells)
-    if function.__kwdefaults__:
-        copy.__kwdefaults__ = {
-            name: replaced.get(name, old) for name, old in function.__kwdefaults__.items()
-        }
-    return copy
