@@ -137,4 +137,6 @@ def __getattr__(name: str) -> Any:
     """Import a public name from its module when it is first used."""
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
+    if name in ("masks", "scores"):
+        return importlib.import_module(f"fmhagen.{name}")
     raise AttributeError(f"module 'fmhagen' has no attribute {name!r}")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fmhagen.expr import build
-from fmhagen.expr.bands import substitute
 from fmhagen.expr.nodes import Node, Parameter, parameters_of
+from fmhagen.expr.substitution import substitute
 from fmhagen.spec import Anchor, AttentionSpec
 
 ALIBI_SLOPES = Parameter(name="alibi_slopes", dtype="f32", ndim=2, finite=True)

@@ -16,7 +16,7 @@ from functools import reduce
 
 from fmhagen.expr import build
 from fmhagen.expr.linear import never_less
-from fmhagen.expr.nodes import Node, walk
+from fmhagen.expr.nodes import Node
 from fmhagen.expr.products import (
     FAR,
     NEAR,
@@ -28,6 +28,7 @@ from fmhagen.expr.products import (
     smallest_of,
 )
 from fmhagen.expr.solving import Formula, Junction, Kind, Literal, both, solve
+from fmhagen.expr.substitution import substitute
 
 MOST_BANDS = 4
 _MOST_PRODUCTS = 64
@@ -190,15 +191,3 @@ def _band(product: Product) -> Band:
         first = build.where(condition, first, FAR)
         end = build.where(condition, end, NEAR)
     return Band(first=first, end=end)
-
-
-def substitute(root: Node, replacements: dict[Node, Node]) -> Node:
-    """Return an expression with some of its nodes replaced by others of their types."""
-    done = dict(replacements)
-    for node in walk(root):
-        if node not in done:
-            args = tuple(done[arg] for arg in node.args)
-            done[node] = (
-                node if args == node.args else Node.of(node.op, node.type, args, node.value)
-            )
-    return done[root]

@@ -6,14 +6,15 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fmhagen.errors import TraceError
+from fmhagen.errors import InvalidSpecError, TraceError
 from fmhagen.expr import build
 from fmhagen.expr.closures import captured, free_name, is_tensor, rebound
+from fmhagen.expr.mods import merge_bound
 from fmhagen.expr.nodes import PARAMETER_TYPES, Node, Parameter, Type
 from fmhagen.expr.torch_functions import element, watch
-from fmhagen.expr.traced import Traced, fail, lift
+from fmhagen.expr.traced import TensorHandle, Traced, fail, lift
 
-__all__ = ["Capture", "dtype_of", "is_tensor", "trace"]
+__all__ = ["Capture", "declared", "dtype_of", "is_tensor", "trace"]
 
 _DTYPES = {
     "float32": "f32",
@@ -40,9 +41,15 @@ class Capture:
         bound: tensor by the name of its parameter.
     """
 
-    def __init__(self, function: Any) -> None:
-        """Learn the names that the function has for its tensors."""
+    def __init__(self, function: Any, traits: Mapping[str, frozenset[str]] | None = None) -> None:
+        """Learn the names that the function has for its tensors.
+
+        Args:
+            function: what is traced.
+            traits: names of the tensors that have a property, by the property's name.
+        """
         self.bound: dict[str, Any] = {}
+        self._traits = traits or {}
         self._names = {id(value): name for name, value in captured(function).items()}
         self._parameters: dict[int, Parameter] = {}
 
@@ -58,10 +65,7 @@ class Capture:
             return None
         shape = tuple(tensor.shape)
         if len(indices) != len(shape):
-            fail(
-                f"{self._name(tensor)} has {len(shape)} dimensions but {len(indices)} indices;"
-                " one element is needed"
-            )
+            fail(f"{self._name(tensor)} has {len(shape)} dimensions but {len(indices)} indices")
         wrapped = []
         for axis, (index, size) in enumerate(zip(indices, shape, strict=True)):
             if index.type == Type.F32:
@@ -72,6 +76,10 @@ class Capture:
                 index = build.const(int(index.value) % size)
             wrapped.append(index)
         return build.load(self._parameter(tensor), *wrapped)
+
+    def include(self, bound: Mapping[str, Any]) -> None:
+        """Take over the tensors of a mask or score function that is called within."""
+        merge_bound(self.bound, bound)
 
     def _name(self, tensor: Any) -> str:
         return self._names.get(id(tensor), "tensor")
@@ -88,7 +96,8 @@ class Capture:
             if not ndim:  # a scalar is passed by value
                 dtype = "f32" if PARAMETER_TYPES[dtype] == Type.F32 else "i32"
             name = free_name(_identifier(self._name(tensor)), self.bound)
-            self._parameters[id(tensor)] = Parameter(name=name, dtype=dtype, ndim=ndim)
+            has = {trait: name in names for trait, names in self._traits.items()}
+            self._parameters[id(tensor)] = Parameter(name=name, dtype=dtype, ndim=ndim, **has)
             self.bound[name] = tensor
         return self._parameters[id(tensor)]
 
@@ -124,8 +133,24 @@ class _Array:
         return fail("a whole array stands where one number is needed", "index it")
 
 
+def declared(name: str, tensor: Any, **traits: bool) -> TensorHandle:
+    """Return a parameter of a tensor's dtype and dimensions, to be indexed in a function.
+
+    Raises:
+        InvalidSpecError: the name has no meaning, or kernels do not read the dtype.
+    """
+    dtype = dtype_of(tensor)
+    if dtype is None:
+        raise InvalidSpecError(name, str(tensor.dtype), "must be one of " + ", ".join(_DTYPES))
+    ndim = len(tuple(tensor.shape))
+    return TensorHandle(Parameter(name=name, dtype=dtype, ndim=ndim, **traits))
+
+
 def trace(
-    function: Callable[..., Any], arguments: Mapping[str, Node], result: Type
+    function: Callable[..., Any],
+    arguments: Mapping[str, Node],
+    result: Type,
+    traits: Mapping[str, frozenset[str]] | None = None,
 ) -> tuple[Node, dict[str, Any]]:
     """Trace a function.
 
@@ -133,6 +158,7 @@ def trace(
         function: what to call.
         arguments: the expressions that it is called with, in order.
         result: type that its value is converted to.
+        traits: names of captured tensors that have a property, by the property's name.
 
     Returns:
         The expression, and the captured tensor by the name of its parameter.
@@ -141,7 +167,7 @@ def trace(
         TraceError: it does what no kernel can; names the user's line.
     """
     _check_arity(function, tuple(arguments))
-    scope = Capture(function)
+    scope = Capture(function, traits)
     called = rebound(function, lambda array: _Array(array, scope))
     traced = [Traced(node, scope) for node in arguments.values()]
     value = watch(scope, called, *traced)
@@ -151,6 +177,9 @@ def trace(
         node = lift(value, scope)
     except TraceError as error:  # its line is the caller's: the function has returned
         raise _at(function, error.reason, error.suggestion) from None
+    for names in (traits or {}).values():
+        for name in sorted(names - scope.bound.keys()):
+            raise _at(function, f"captures no tensor {name}", f"it has {', '.join(scope.bound)}")
     if result == Type.BOOL and node.type == Type.F32:
         raise _at(function, "a mask function gives a bool", "return a comparison")
     return build.cast(node, result), scope.bound

@@ -10,9 +10,8 @@ import math
 import textwrap
 from dataclasses import dataclass
 
-from fmhagen.expr.basics import leaf
 from fmhagen.expr.naming import names_of, shared
-from fmhagen.expr.nodes import Node, Parameter, Type, walk
+from fmhagen.expr.nodes import Node, Parameter, Type
 from fmhagen.expr.ranges import range_of
 
 _LINE = 108
@@ -42,7 +41,7 @@ _F32_CALLS = {
     "floor": "floor_f32",
 }
 _PRIMARY, _UNARY, _MUL, _TERNARY = 16, 15, 13, 2
-_PLACE = ("b", "h", "seqlen_q", "seqlen_k")
+PLACE = ("b", "h", "seqlen_q", "seqlen_k")
 TILE = ("m_first", "m_last", "n_first", "n_last")
 LOG2_E, LN_2 = math.log2(math.e), math.log(2.0)
 Text = tuple[str, int]
@@ -66,57 +65,6 @@ class CxxFunction:
     uses_place: bool
 
 
-_PLACE_HEAD = """\
-// Where a tile of work lies: batch and query head, the lengths of its sequence{more}.
-struct Place {{
-  i32 b;
-  i32 h;
-  i32 seqlen_q;
-  i32 seqlen_k;
-{fields}}};"""
-_PLACE_OF = """\
-// The place of a tile of work.
-FMHAGEN_DEVICE Place place_of(const Params&{params}, i32 b, i32 h, i32 seqlen_q, i32 seqlen_k) {{
-  Place place = {{}};
-  place.b = b;
-  place.h = h;
-  place.seqlen_q = seqlen_q;
-  place.seqlen_k = seqlen_k;
-{fields}  return place;
-}}"""
-
-
-def is_of_place(node: Node) -> bool:
-    """Return whether an expression reads memory and is the same in all of a tile of work."""
-    return node.op == "load" and not node.reads("q_idx", "kv_idx", "score", *TILE)
-
-
-def place_names(*roots: Node) -> dict[Node, str]:
-    """Return the members of Place that hold what some expressions read once a tile of work."""
-    nodes = tuple(node for node in walk(*roots) if is_of_place(node))
-    return {node: f"place.{name}" for node, name in names_of(nodes, _PLACE).items()}
-
-
-def place_text(members: dict[Node, str]) -> str:
-    """Print the struct of a place and the function that fills it."""
-    fields, lines = [], []
-    done = {leaf(name): name for name in _PLACE}  # the function's arguments
-    for node, name in members.items():
-        fields.append(f"  {node.type} {name.removeprefix('place.')};\n")
-        lines += _wrapped(f"  {name} = {_text(node, done)[0]};", " " * 6)
-        done[node] = name
-    more = ", and what is read for it" if members else ""
-    return "\n\n".join(
-        (
-            _PLACE_HEAD.format(fields="".join(fields), more=more),
-            _PLACE_OF.format(
-                params=" params" if members else "",
-                fields="".join(line + "\n" for line in lines),
-            ),
-        )
-    )
-
-
 def function(
     name: str,
     summary: str,
@@ -137,7 +85,7 @@ def function(
     """
     needed = _needed(root, members)
     uses_params = any(node.op in ("param", "load") for node in needed - members.keys())
-    uses_place = any(node in members or node.value in _PLACE for node in needed)
+    uses_place = any(node in members or node.value in PLACE for node in needed)
     given = [
         "const Params&" + (" params" if uses_params else ""),
         "const Place&" + (" place" if uses_place else ""),
@@ -148,8 +96,8 @@ def function(
     ]
     listed = ", ".join(part.replace(" ", _JOINT) for part in given)
     head = f"FMHAGEN_DEVICE {result} {name}({listed}){_JOINT}{{"
-    wrapped = _wrapped(head, " " * (head.index("(") + 1))
-    lines = [f"// {summary}", *(line.replace(_JOINT, " ") for line in wrapped)]
+    lines_of_head = wrapped(head, " " * (head.index("(") + 1))
+    lines = [f"// {summary}", *(line.replace(_JOINT, " ") for line in lines_of_head)]
     # NOTE: a load is a local even if it is used once, so that && and ?: never stand before it:
     # an unconditional load can be moved out of a loop and shared.
     nodes = tuple(
@@ -157,12 +105,12 @@ def function(
         for node in shared(root, always=lambda node: node.op == "load")
         if node in needed and node not in members
     )
-    names = names_of(nodes, {*arguments, "params", "place", *_PLACE, "clamp"})
+    names = names_of(nodes, {*arguments, "params", "place", *PLACE, "clamp"})
     done = dict(members)
     for node in nodes:
-        lines += _wrapped(f"  const {node.type} {names[node]} = {_text(node, done)[0]};", " " * 6)
+        lines += wrapped(f"  const {node.type} {names[node]} = {text_of(node, done)[0]};", " " * 6)
         done[node] = names[node]
-    lines += _wrapped(f"  return {_text(root, done)[0]};", " " * 6)
+    lines += wrapped(f"  return {text_of(root, done)[0]};", " " * 6)
     return CxxFunction(
         name=name,
         text="\n".join([*lines, "}"]),
@@ -183,7 +131,7 @@ def _needed(root: Node, members: dict[Node, str]) -> set[Node]:
     return needed
 
 
-def _wrapped(line: str, indent: str) -> list[str]:
+def wrapped(line: str, indent: str) -> list[str]:
     """Break a line at spaces: C++ text here holds no string, so any space will do."""
     lead = line[: len(line) - len(line.lstrip())]
     return textwrap.wrap(
@@ -196,18 +144,19 @@ def _wrapped(line: str, indent: str) -> list[str]:
     )
 
 
-def _text(node: Node, names: dict[Node, str]) -> Text:
+def text_of(node: Node, names: dict[Node, str]) -> Text:
+    """Print an expression; nodes that have a name are printed as it."""
     if node in names:
         return names[node], _PRIMARY
     if node.op == "const":
         return _constant(node)
     if node.op == "leaf":
-        return (f"place.{node.value}" if node.value in _PLACE else str(node.value)), _PRIMARY
+        return (f"place.{node.value}" if node.value in PLACE else str(node.value)), _PRIMARY
     if node.op == "param":
         return f"params.arg_{node.value.name}", _PRIMARY
     if node.op == "load":
         return _load(node, names)
-    args = [_text(arg, names) for arg in node.args]
+    args = [text_of(arg, names) for arg in node.args]
     is_float = bool(node.args) and node.args[-1].type == Type.F32
     is_bool = bool(node.args) and node.args[-1].type == Type.BOOL
     if node.op in _BITS:
@@ -309,7 +258,7 @@ def _load(node: Node, names: dict[Node, str]) -> Text:
     name = f"params.arg_{parameter.name}"
     terms = []
     for axis, index in enumerate(node.args):
-        text = _text(index, names)
+        text = text_of(index, names)
         if is_clamped(index):
             text = f"clamp({text[0]}, 0, {name}_size_{axis} - 1)", _PRIMARY
         terms.append(f"{_within(text, _MUL)} * {name}_stride_{axis}")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 
 from fmhagen.expr.nodes import Node, Type, walk
+from fmhagen.expr.ranges import range_of
 
 _FINITE = frozenset(
-    ("leaf", "param", "add", "sub", "mul", "neg", "abs", "min", "max", "where", "tanh", "sigmoid",
-     "floor", "cast")
-)  # fmt: skip
+    ("leaf", "param", "add", "sub", "mul", "neg", "abs", "min", "max", "where", "tanh", "sigmoid")
+) | {"floor", "cast"}
+_LARGEST_EXPONENT = {"exp": 88.0, "exp2": 127.0}
 
 
 def may_hide(score: Node | None) -> bool:
@@ -28,7 +29,13 @@ def _is_finite(node: Node) -> bool:
         return math.isfinite(node.value)
     if node.op == "load":
         return bool(node.value.finite)
+    if node.op in _LARGEST_EXPONENT:
+        return range_of(node.args[0])[1] <= _LARGEST_EXPONENT[node.op]
+    if node.op == "sqrt":
+        return range_of(node.args[0])[0] >= 0
+    if node.op in ("log", "log2", "rsqrt"):
+        return range_of(node.args[0])[0] > 0
     if node.op == "div":
-        divisor = node.args[1]
-        return divisor.is_const and divisor.value != 0
+        low, high = range_of(node.args[1])
+        return low > 0 or high < 0
     return node.op in _FINITE

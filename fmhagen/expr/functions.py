@@ -8,7 +8,7 @@ from typing import Any
 
 from fmhagen.expr import build
 from fmhagen.expr.nodes import Node, Parameter, Type
-from fmhagen.expr.traced import DTYPES, TensorHandle, Traced, apply, fail
+from fmhagen.expr.traced import TensorHandle, Traced, apply, fail
 
 
 def _clip(x: Node, low: Node | None = None, high: Node | None = None) -> Node:
@@ -30,6 +30,31 @@ def _truncate(x: Node) -> Node:
         return x
     zero = build.const(0.0)
     return build.where(build.lt(x, zero), build.ceil(x), build.floor(x))
+
+
+def _silu(x: Node) -> Node:
+    return build.mul(x, build.unary("sigmoid", x))
+
+
+def _softplus(x: Node) -> Node:
+    return build.unary("log", build.add(build.const(1.0), build.unary("exp", x)))
+
+
+def _erf(x: Node) -> Node:
+    """erf to 1.5e-7 (Abramowitz and Stegun, 'Handbook of Mathematical Functions', 7.1.26)."""
+    size, one = build.absolute(build.cast(x, Type.F32)), build.const(1.0)
+    t = build.div(one, build.add(one, build.mul(build.const(0.3275911), size)))
+    series: Node = build.const(0.0)
+    for factor in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592):
+        series = build.mul(t, build.add(series, build.const(factor)))
+    tail = build.mul(series, build.unary("exp", build.neg(_square(size))))
+    half = build.sub(one, tail)
+    return build.where(build.lt(x, build.const(0.0)), build.neg(half), half)
+
+
+def _gelu(x: Node) -> Node:
+    scaled = build.mul(x, build.const(0.5**0.5))
+    return build.mul(build.mul(build.const(0.5), x), build.add(build.const(1.0), _erf(scaled)))
 
 
 def _relu(x: Node) -> Node:
@@ -66,6 +91,10 @@ NAMED: dict[str, tuple[Callable[..., Node], int]] = {
     **dict.fromkeys(("square",), (_square, 1)),
     **dict.fromkeys(("reciprocal",), (_reciprocal, 1)),
     **dict.fromkeys(("relu",), (_relu, 1)),
+    **dict.fromkeys(("silu",), (_silu, 1)),
+    **dict.fromkeys(("softplus",), (_softplus, 1)),
+    **dict.fromkeys(("erf",), (_erf, 1)),
+    **dict.fromkeys(("gelu",), (_gelu, 1)),
     **dict.fromkeys(("add",), (build.add, 2)),
     **dict.fromkeys(("sub", "subtract"), (build.sub, 2)),
     **dict.fromkeys(("mul", "multiply"), (build.mul, 2)),
@@ -96,7 +125,8 @@ NAMED: dict[str, tuple[Callable[..., Node], int]] = {
 }
 """Function and number of operands by name."""
 
-_CLIPS = ("clip", "clamp")
+_HARMLESS = (("inplace", False), ("out", None), ("alpha", 1))
+CLIPS = ("clip", "clamp")
 _LOWS, _HIGHS = ("min", "a_min", "low"), ("max", "a_max", "high")
 
 
@@ -108,8 +138,8 @@ def call_named(
     Raises:
         TraceError: it is not known, or takes other operands.
     """
-    options = dict(kwargs or {})
-    if name in _CLIPS:
+    options = {k: v for k, v in (kwargs or {}).items() if (k, v) not in _HARMLESS}
+    if name in CLIPS:
         bounds = list(args[1:3]) + [None] * (3 - len(args))
         for i, keys in enumerate((_LOWS, _HIGHS)):
             for key in keys:
@@ -133,80 +163,10 @@ def call_named(
     return apply(function, *operands)
 
 
-def type_of(dtype: Any) -> Type:
-    """Return the type that a dtype of Python, NumPy or torch names.
-
-    Raises:
-        TraceError: it names none.
-    """
-    name = getattr(dtype, "__name__", None) or getattr(dtype, "name", None) or str(dtype)
-    name = str(name).removeprefix("torch.")
-    if name not in DTYPES:
-        fail(f"{dtype} is no type of a value here", "use bool, int32 or float32")
-    return DTYPES[name]
-
-
-_CASTS = {
-    "bool": Type.BOOL,
-    "int": Type.I32,
-    "long": Type.I32,
-    "short": Type.I32,
-    "float": Type.F32,
-    "half": Type.F32,
-    "bfloat16": Type.F32,
-    "double": Type.F32,
-}
-_FILLS = {"new_ones": 1, "new_zeros": 0}
-_SAME = ("clone", "contiguous", "detach", "item", "squeeze", "view_as")
-
-
-def method_of(value: Traced, name: str) -> Any:
-    """Return what `value.name` gives where the value were an array.
-
-    Raises:
-        TraceError: arrays have no such thing here.
-    """
-    if name in _CASTS:
-        return lambda: convert(value, _CASTS[name])
-    if name in ("to", "astype", "type"):
-        return lambda *args, **kwargs: _to(value, args, kwargs)
-    if name in _SAME:
-        return lambda *args: value
-    if name in _FILLS:
-        return lambda size=(), dtype=None, **_: _filled(value, name, size, dtype)
-    if name in NAMED or name in _CLIPS:
-        return lambda *args, **kwargs: call_named(name, f".{name}()", (value, *args), kwargs)
-    if name == "shape":
-        return ()
-    if name in ("ndim",):
-        return 0
-    if name == "dtype":
-        return value.node.type
-    if name == "device":
-        return None
-    return fail(f".{name} has no counterpart in a kernel", "known are " + ", ".join(sorted(NAMED)))
-
-
-def _filled(value: Traced, name: str, size: Any, dtype: Any) -> Traced:
-    """Return the number of `q_idx.new_ones((), dtype=torch.bool)`, where folds of masks begin."""
-    if size not in ((), []):
-        fail(f".{name}() of {tuple(size)} is an array", "one number has the size ()")
-    to = value.node.type if dtype is None else type_of(dtype)
-    return apply(lambda _: build.cast(build.const(_FILLS[name]), to), value)
-
-
-def _to(value: Traced, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Traced:
-    for target in (*args, *(kwargs[key] for key in ("dtype",) if key in kwargs)):
-        name = str(getattr(target, "__name__", None) or getattr(target, "name", None) or target)
-        if name.removeprefix("torch.") in DTYPES:
-            return convert(value, type_of(target))
-        if isinstance(target, Traced):
-            return convert(value, target.node.type)
-    return value  # to a device
-
-
 def convert(x: Any, dtype: Any) -> Traced:
     """Convert to i32 (towards zero), f32 or bool (x != 0)."""
+    from fmhagen.expr.methods import type_of
+
     to = dtype if isinstance(dtype, Type) else type_of(dtype)
     return apply(lambda node: build.cast(node, to), x)
 

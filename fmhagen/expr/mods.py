@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, Self
 
 from fmhagen.errors import InvalidSpecError
@@ -33,13 +33,21 @@ class Mod:
     bound: Mapping[str, Any]
 
     def __init__(
-        self, function: str | Callable[..., Any] | Node, *, bound: Mapping[str, Any] | None = None
+        self,
+        function: str | Callable[..., Any] | Node,
+        *,
+        bound: Mapping[str, Any] | None = None,
+        non_decreasing: Iterable[str] = (),
+        finite: Iterable[str] = (),
     ) -> None:
         """Trace a function, or read the text form.
 
         Args:
             function: a plain Python function of the arguments, a text, or an expression.
             bound: tensor by the name of its parameter, for parameters that are declared.
+            non_decreasing: names of captured tensors whose elements never fall along the last
+                axis; whoever passes others in their place keeps that promise.
+            finite: names of captured tensors whose elements are finite; the same.
 
         Raises:
             TraceError: the function does what no kernel can; names its line.
@@ -54,7 +62,8 @@ class Mod:
             from fmhagen.expr.capture import trace
 
             leaves = {name: build.leaf(name) for name in self.ARGUMENTS}
-            node, found = trace(function, leaves, self.RESULT)
+            traits = {"non_decreasing": frozenset(non_decreasing), "finite": frozenset(finite)}
+            node, found = trace(function, leaves, self.RESULT, traits)
         field = type(self).__name__
         if self.RESULT == Type.BOOL and node.type == Type.F32:
             raise InvalidSpecError(field, to_text(node), "must give a bool")
@@ -74,6 +83,35 @@ class Mod:
     def parameters(self) -> tuple[Parameter, ...]:
         """What it reads at run time, by name."""
         return parameters_of(self.node)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Apply it to traced values, as the plain function that it was made of.
+
+        Raises:
+            InvalidSpecError: a value is not traced: to compute, use `fmhagen.reference`.
+        """
+        from fmhagen.expr.substitution import substitute
+        from fmhagen.expr.traced import Traced, lift, scope_of
+
+        if len(arguments) != len(self.ARGUMENTS):
+            limit = f"takes {', '.join(self.ARGUMENTS)}"
+            raise InvalidSpecError(type(self).__name__, len(arguments), limit)
+        scope = scope_of(*arguments)
+        if scope is None:
+            limit = "is called by other mask and score functions alone"
+            raise InvalidSpecError(type(self).__name__, str(self), limit)
+        values = {
+            build.leaf(name): build.cast(lift(value, scope), LEAVES[name])
+            for name, value in zip(self.ARGUMENTS, arguments, strict=True)
+        }
+        scope.include(self.bound)
+        return Traced(substitute(self.node, values), scope)
+
+    def _with(self, node: Node, *others: Mod) -> Self:
+        bound = dict(self.bound)
+        for other in others:
+            merge_bound(bound, other.bound)
+        return type(self)(node, bound=bound)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse."""
@@ -100,10 +138,37 @@ class Mod:
         return type(self), (str(self),)
 
 
+def merge_bound(bound: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Add tensors by name.
+
+    Raises:
+        InvalidSpecError: two different tensors have one name.
+    """
+    for name, tensor in more.items():
+        if bound.setdefault(name, tensor) is not tensor:
+            limit = "two functions capture different tensors under this name"
+            raise InvalidSpecError(name, type(tensor).__name__, limit, "rename one of them")
+
+
 class MaskMod(Mod):
-    """Which keys a query sees: a function of (b, h, q_idx, kv_idx) that gives a bool."""
+    """Which keys a query sees: a function of (b, h, q_idx, kv_idx) that gives a bool.
+
+    `a & b`, `a | b` and `~a` are masks again.
+    """
 
     __slots__ = ()
+
+    def __and__(self, other: MaskMod) -> MaskMod:
+        """What both show."""
+        return self._with(build.and_(self.node, other.node), other)
+
+    def __or__(self, other: MaskMod) -> MaskMod:
+        """What either shows."""
+        return self._with(build.or_(self.node, other.node), other)
+
+    def __invert__(self) -> MaskMod:
+        """What it hides."""
+        return self._with(build.not_(self.node))
 
 
 class ScoreMod(Mod):
@@ -113,6 +178,13 @@ class ScoreMod(Mod):
 
     ARGUMENTS: ClassVar[tuple[str, ...]] = ("score", *POSITIONS)
     RESULT: ClassVar[Type] = Type.F32
+
+    def then(self, other: ScoreMod) -> ScoreMod:
+        """This function first, and the other one on what it gives."""
+        from fmhagen.expr.substitution import substitute
+
+        score = {build.leaf("score"): self.node}
+        return self._with(substitute(other.node, score), other)
 
 
 __all__ = ["LEAVES", "MaskMod", "Mod", "ScoreMod"]

@@ -124,8 +124,10 @@ def _closed(a: Product, b: Product) -> list[Product] | None:
         return None
     end, first = smallest_of(ends), largest_of(firsts)
     meet = build.le(first, end)
-    if any(_is_closed(node) for node in (*ends, *firsts)):
+    if meet is build.FALSE or any(_is_closed(node) for node in (*ends, *firsts)):
         return None
+    if meet is build.TRUE or never_less(end, first):
+        return [replace(a, ends=tuple(node for node in a.ends if node in common_ends))]
     if not end.reads("q_idx"):
         begin = build.where(meet, START, first)
         kept = tuple(node for node in b.firsts if node in common_firsts)

@@ -54,6 +54,14 @@ def range_of(node: Node) -> Range:
             return (0.0, min(d - 1, b) if a >= 0 else d - 1)
         case "where", [_, (a, b), (c, d)]:
             return (min(a, c), max(b, d))
+        case "div", [(a, b), (c, d)] if c == d and c > 0:
+            return (a / c, b / c)
+        case "tanh", _:
+            return (-1.0, 1.0)
+        case "sigmoid", _:
+            return (0.0, 1.0)
+        case "exp" | "exp2" | "sqrt" | "rsqrt", _:
+            return (0.0, math.inf)
         case "cast", [(a, b)]:
             return (a, b) if node.args[0].type != Type.F32 else _ALL
         case "and", [(a, b), (c, d)] if a >= 0 or c >= 0:

@@ -99,7 +99,8 @@ def _text(node: Node, names: dict[Node, str]) -> tuple[str, int]:
         sign, level = _BINARY[node.op]
         # Comparisons do not chain, and bits and shifts are always set apart.
         strict = level < 12
-        left = _set_apart(args[0], level + strict)
+        is_chain = node.args[0].op == node.op and node.args[0] not in names and level in (8, 9, 10)
+        left = args[0][0] if is_chain else _set_apart(args[0], level + strict)
         return f"{left} {sign} {_set_apart(args[1], level + 1)}", level
     if node.op in _UNARY:
         return _UNARY[node.op] + _set_apart(args[0], 15), 14

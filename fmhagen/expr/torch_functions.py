@@ -56,18 +56,29 @@ def call_torch(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> A
     if name in _REVERSED:
         name, args = "__" + name[3:], args[::-1]
     plain = name.strip("_")
-    options = {k: v for k, v in kwargs.items() if k not in ("out", "alpha") or v not in (None, 1)}
-    return call_named(_RENAMED.get(plain, plain), f"torch.{name}", args, options)
+    return call_named(_RENAMED.get(plain, plain), f"torch.{name}", args, kwargs)
 
 
-def element(scope: Scope | None, tensor: Any, index: Any) -> Traced:
-    """Return an element of a captured tensor.
+def element(scope: Scope | None, tensor: Any, index: Any) -> Any:
+    """Return an element of a captured tensor, or the row of elements that one index leaves open.
 
     Raises:
         TraceError: the indices are no numbers, or there is no such element.
     """
+    from fmhagen.expr.rows import Row
+
     indices = index if isinstance(index, tuple) else (index,)
+    for i in indices:
+        if i is None or i is Ellipsis or isinstance(i, slice):
+            fail("one element of a tensor is read at a time", "index it without slices")
     nodes = tuple(lift(i, scope) for i in indices)
+    if len(nodes) == len(tensor.shape) - 1:
+        every = (build.const(i) for i in range(tensor.shape[-1]))
+        return Row(tuple(_one(scope, tensor, (*nodes, last)) for last in every))
+    return _one(scope, tensor, nodes)
+
+
+def _one(scope: Scope | None, tensor: Any, nodes: tuple[Node, ...]) -> Traced:
     found = scope.element(tensor, nodes) if scope is not None else None
     if found is None:
         fail(f"a {type(tensor).__name__} cannot be indexed here")
@@ -104,7 +115,11 @@ def watch(scope: Any, function: Callable[..., Any], *args: Any) -> Any:
 def _answer(
     scope: Any, torch: Any, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
+    from fmhagen.expr.rows import Row, call_row
+
     operands = _flat((*args, *kwargs.values()))
+    if any(isinstance(operand, Row) for operand in operands):
+        return call_row(getattr(func, "__name__", "").strip("_"), args)
     if any(isinstance(operand, Traced) for operand in operands):
         return call_torch(func, args, kwargs)
     name = getattr(func, "__name__", "")

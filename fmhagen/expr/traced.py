@@ -7,7 +7,7 @@ for arrays builds an expression instead.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
 
@@ -49,6 +49,9 @@ class Scope(Protocol):
 
     def element(self, tensor: Any, indices: tuple[Node, ...]) -> Node | None:
         """Return an element of a captured tensor, or None if the value is none."""
+
+    def include(self, bound: Mapping[str, Any]) -> None:
+        """Take over the tensors of a mask or score function that is called within."""
 
 
 def fail(message: str, hint: str | None = None) -> NoReturn:
@@ -165,7 +168,7 @@ class Traced:
 
     def __getattr__(self, name: str) -> Any:
         """Return a method of arrays, such as `score.tanh()` or `q_idx.to(torch.float32)`."""
-        from fmhagen.expr.functions import method_of
+        from fmhagen.expr.methods import method_of
 
         if name.startswith("__"):
             raise AttributeError(name)
@@ -222,6 +225,8 @@ def apply(function: Callable[..., Node], *operands: Any) -> Traced:
 
 def _operator(function: Callable[..., Node], *, is_reversed: bool) -> Callable[[Any, Any], Traced]:
     def of_two(self: Any, other: Any) -> Traced:
+        if type(other).__name__ == "Row":  # a row knows what to do with a single value
+            return NotImplemented  # type: ignore[no-any-return]
         return apply(function, other, self) if is_reversed else apply(function, self, other)
 
     return of_two
@@ -231,7 +236,7 @@ def _operator_of_one(function: Callable[..., Node]) -> Callable[[Any], Traced]:
     return lambda self: apply(function, self)
 
 
-_OPERATORS: dict[str, Callable[..., Node]] = {
+BINARY: dict[str, Callable[..., Node]] = {
     "add": build.add,
     "sub": build.sub,
     "mul": build.mul,
@@ -245,7 +250,7 @@ _OPERATORS: dict[str, Callable[..., Node]] = {
     "lshift": build.shl,
     "rshift": build.shr,
 }
-_COMPARISONS: dict[str, Callable[..., Node]] = {
+COMPARISONS: dict[str, Callable[..., Node]] = {
     "lt": build.lt,
     "le": build.le,
     "gt": lambda a, b: build.lt(b, a),
@@ -253,7 +258,7 @@ _COMPARISONS: dict[str, Callable[..., Node]] = {
     "eq": build.eq,
     "ne": build.ne,
 }
-_OPERATORS_OF_ONE: dict[str, Callable[..., Node]] = {
+UNARY: dict[str, Callable[..., Node]] = {
     "neg": build.neg,
     "pos": lambda a: a,
     "abs": build.absolute,
@@ -262,11 +267,11 @@ _OPERATORS_OF_ONE: dict[str, Callable[..., Node]] = {
     "ceil": build.ceil,
 }
 
-for _name, _function in {**_OPERATORS, **_COMPARISONS}.items():
+for _name, _function in {**BINARY, **COMPARISONS}.items():
     setattr(Traced, f"__{_name}__", _operator(_function, is_reversed=False))
-for _name, _function in _OPERATORS.items():
+for _name, _function in BINARY.items():
     setattr(Traced, f"__r{_name}__", _operator(_function, is_reversed=True))
-for _name, _function in _OPERATORS_OF_ONE.items():
+for _name, _function in UNARY.items():
     setattr(Traced, f"__{_name}__", _operator_of_one(_function))
 
 

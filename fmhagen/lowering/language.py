@@ -16,7 +16,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from fmhagen.expr.bands import bounds_of
-from fmhagen.expr.cxx import TILE, CxxFunction, function, is_clamped, place_names, place_text
+from fmhagen.expr.cxx import TILE, CxxFunction, function, is_clamped
+from fmhagen.expr.cxx_place import place_names, place_text
 from fmhagen.expr.finite import may_hide
 from fmhagen.expr.nodes import Node, walk
 from fmhagen.expr.tiles import tile_class

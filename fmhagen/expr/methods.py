@@ -1,0 +1,89 @@
+"""Methods of arrays on traced values: `score.tanh()`, `q_idx.to(torch.float32)`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fmhagen.expr.functions import CLIPS, NAMED, call_named, convert
+from fmhagen.expr.nodes import Type
+from fmhagen.expr.traced import DTYPES, Traced, fail
+
+
+def type_of(dtype: Any) -> Type:
+    """Return the type that a dtype of Python, NumPy or torch names.
+
+    Raises:
+        TraceError: it names none.
+    """
+    name = getattr(dtype, "__name__", None) or getattr(dtype, "name", None) or str(dtype)
+    name = str(name).removeprefix("torch.")
+    if name not in DTYPES:
+        fail(f"{dtype} is no type of a value here", "use bool, int32 or float32")
+    return DTYPES[name]
+
+
+_CASTS = {
+    "bool": Type.BOOL,
+    "int": Type.I32,
+    "long": Type.I32,
+    "short": Type.I32,
+    "float": Type.F32,
+    "half": Type.F32,
+    "bfloat16": Type.F32,
+    "double": Type.F32,
+}
+_SAME = ("clone", "contiguous", "detach", "item", "squeeze", "unsqueeze", "view_as")
+
+
+def method_of(value: Traced, name: str) -> Any:
+    """Return what `value.name` gives where the value were an array.
+
+    Raises:
+        TraceError: arrays have no such thing here.
+    """
+    if name in _CASTS:
+        return lambda: convert(value, _CASTS[name])
+    if name in ("to", "astype", "type"):
+        return lambda *args, **kwargs: _to(value, args, kwargs)
+    if name in _SAME:
+        return lambda *args: value
+    if name in _NEW:
+        return lambda shape, *fill, **options: _new(value, name, shape, fill, options)
+    if name in NAMED or name in CLIPS:
+        return lambda *args, **kwargs: call_named(name, f".{name}()", (value, *args), kwargs)
+    if name == "shape":
+        return ()
+    if name in ("ndim",):
+        return 0
+    if name == "dtype":
+        return value.node.type
+    if name == "device":
+        return None
+    return fail(f".{name} has no counterpart in a kernel", "known are " + ", ".join(sorted(NAMED)))
+
+
+_NEW = {"new_zeros": 0, "new_ones": 1, "new_full": None, "new_tensor": None}
+
+
+def _new(
+    value: Traced, name: str, shape: Any, fill: tuple[Any, ...], options: Mapping[str, Any]
+) -> Traced:
+    """Return a number beside a value, as `q_idx.new_ones((), dtype=torch.bool)`."""
+    if name == "new_tensor":
+        shape, fill = (), (shape,)
+    if tuple(shape) != ():
+        fail(f".{name} of shape {tuple(shape)}: a position or a score is one number")
+    number = _NEW[name] if not fill else fill[0]
+    to = options.get("dtype")
+    return convert(number, value.node.type if to is None else to)
+
+
+def _to(value: Traced, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Traced:
+    for target in (*args, *(kwargs[key] for key in ("dtype",) if key in kwargs)):
+        name = str(getattr(target, "__name__", None) or getattr(target, "name", None) or target)
+        if name.removeprefix("torch.") in DTYPES:
+            return convert(value, type_of(target))
+        if isinstance(target, Traced):
+            return convert(value, target.node.type)
+    return value  # to a device
