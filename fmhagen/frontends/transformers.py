@@ -20,9 +20,9 @@ import torch
 
 from fmhagen.errors import TensorError, UnsupportedArgumentError
 from fmhagen.expr import build
-from fmhagen.expr.bands import substitute
 from fmhagen.expr.mods import MaskMod
 from fmhagen.expr.nodes import Node, Parameter
+from fmhagen.expr.substitution import substitute
 from fmhagen.formula import mask_of
 from fmhagen.frontends.sdpa import mask_options
 from fmhagen.frontends.torch_ops import Attention
