@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fmhagen.api import Kernel, choose_schedule, compile_kernel, emit, lower, reference
+    from fmhagen.cascade import CascadeKernel
     from fmhagen.dispatch import attention
     from fmhagen.errors import FmhagenError, TraceError
     from fmhagen.expr.functions import (
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "AttentionSpec": "fmhagen.spec",
+    "CascadeKernel": "fmhagen.cascade",
     "FmhagenError": "fmhagen.errors",
     "MergeSpec": "fmhagen.merging",
     "attention": "fmhagen.dispatch",
@@ -92,6 +94,7 @@ __version__ = "0.1.0"
 __all__ = [
     "TARGETS",
     "AttentionSpec",
+    "CascadeKernel",
     "FmhagenError",
     "Kernel",
     "MaskMod",

@@ -16,7 +16,7 @@ from fmhagen.api import compile_kernel
 from fmhagen.errors import UnsupportedSpecError
 from fmhagen.merging import merge_states
 from fmhagen.paging import CascadeTables
-from fmhagen.spec import AttentionSpec
+from fmhagen.spec import AttentionSpec, Layout
 
 
 class CascadeKernel:
@@ -42,8 +42,9 @@ class CascadeKernel:
         _check(spec)
         self.spec = spec
         # Both take (B, rows, heads, depth): the rows of a batch are then rows of one sequence.
-        self.rest = compile_kernel(dataclasses.replace(spec, layout="bshd"), **options)
-        unmasked = dataclasses.replace(spec, layout="bshd", causal=False)
+        self.rest = compile_kernel(dataclasses.replace(spec, layout=Layout.BSHD), **options)
+        # NOTE: a sink counts once, with the rest.
+        unmasked = dataclasses.replace(spec, layout=Layout.BSHD, causal=False, sink=False)
         self.prefix = compile_kernel(unmasked, **options)
 
     def __call__(
@@ -54,6 +55,7 @@ class CascadeKernel:
         tables: CascadeTables,
         *,
         scale: float | None = None,
+        sinks: Any = None,
         return_lse: bool = False,
     ) -> Any:
         """Compute O = softmax(scale * Q K^T + mask) V on the current stream of q's device.
@@ -65,6 +67,7 @@ class CascadeKernel:
             tables: of the batch, as `PagedKVCache.cascade` gives them for Sq queries, in the
                 framework of q.
             scale: softmax scale of this call; None means the spec's.
+            sinks: with spec.sink, one logit a query head, (H,).
             return_lse: also give LSE, (B, H, Sq) in fp32, natural logarithm.
 
         Returns:
@@ -76,6 +79,7 @@ class CascadeKernel:
         heads_first = self.spec.layout == "bhsd"
         rows_first = q.swapaxes(1, 2) if heads_first else q
         rest = tables.rest
+        extras: dict[str, Any] = {} if sinks is None else {"sinks": sinks}
         o, lse = self.rest(
             rows_first,
             k,
@@ -84,6 +88,7 @@ class CascadeKernel:
             cache_seqlens=rest.cache_seqlens,
             scale=scale,
             return_lse=True,
+            **extras,
         )
         if tables.prefix_length:
             batch, rows, heads, depth = rows_first.shape
@@ -117,7 +122,6 @@ def _check(spec: AttentionSpec) -> None:
         ("alibi", False),
         ("mask_mod", None),
         ("score_mod", None),
-        ("sink", False),
     ):
         value = getattr(spec, field)
         if value != plain:

@@ -203,7 +203,6 @@ def test_a_query_within_the_prompt_keeps_the_prefix_before_it() -> None:
         ({"page_size": None, "kv_cache": True}, "page_size=None: a shared prefix lies in shared"),
         ({"window_left": 5}, "window_left=5: keys of a prefix must mean the same"),
         ({"alibi": True}, "alibi=True"),
-        ({"sink": True}, "sink=True"),
         ({"anchor": "top_left"}, "anchor='top_left': query rows must stand behind"),
         ({"mask_mod": lambda b, h, m, n: n % 2 == 0}, "mask_mod"),
         ({"score_mod": lambda s, b, h, m, n: s + n}, "score_mod"),
