@@ -202,3 +202,32 @@ def test_a_block_mask_of_pytorch() -> None:
     )
     assert (ours.double() - theirs).abs().max() < 0.02
     assert np.isfinite(ours.float().numpy()).all()
+
+
+def test_guards_tell_layouts_apart_and_keep_nothing_alive() -> None:
+    import gc
+    import weakref
+
+    from fmhagen.runtime.guards import guard_of
+
+    q, k, v = tensors()
+    guard = guard_of([q, k, v])
+    assert guard is not None
+    assert guard(q, k, v)
+    assert guard(torch.empty_like(q), k, v)
+    for other in (
+        q[:, :5],
+        q.transpose(1, 2).contiguous().transpose(1, 2),
+        q.half(),
+        q.clone().requires_grad_(),
+        q.float().numpy(),
+        None,
+    ):
+        assert not guard(other, k, v)
+    assert guard_of([q.clone().requires_grad_(), k, v]) is None
+    with torch.no_grad():
+        assert guard(q, k, v)
+    alive = weakref.ref(q)
+    del q, other
+    gc.collect()
+    assert alive() is None

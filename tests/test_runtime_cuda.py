@@ -467,3 +467,42 @@ def test_the_fake_reads_params_as_the_driver_does() -> None:
     library, function = FakeLibrary(driver), ctypes.c_void_p(1)
     library.cuLaunchKernelEx(ctypes.byref(config), function, ctypes.byref(pointers), None)
     assert driver.launches[0].params == b"abcd"
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+def test_two_calls_of_other_layouts_never_share_a_launch(setup: Setup, guarded: bool) -> None:
+    """With PyTorch's guards and without: what a layout bakes in follows each call."""
+    if not guarded:
+        del setup.torch._C._dynamo
+    calls = [tensors(), tensors(rows=65), tensors(keys=64), tensors(heads_kv=1), tensors(batch=1)]
+    fake_torch.TensorGuards.checks = 0
+    for turn in range(3):
+        for q, k, v in calls:
+            for into in (False, True):
+                out = fake_torch.tensor(np.zeros(q.shape, ml_dtypes.bfloat16)) if into else None
+                for scale in (None, 0.5):
+                    setup.kernel(q, k, v, out=out, scale=scale)
+                    assert setup.field("seqlen_q") == q.shape[1]
+                    assert setup.field("seqlen_k") == k.shape[1]
+                    assert setup.field("heads_per_group") == 4 // k.shape[2]
+                    assert setup.field("causal_offset") == k.shape[1] - q.shape[1]
+                    wanted = (128**-0.5 if scale is None else scale) * math.log2(math.e)
+                    assert setup.field("scale_log2") == pytest.approx(wanted, rel=1e-6), turn
+    prepared = setup.kernel._calls._prepared
+    assert len(prepared) == 2 * len(calls)
+    assert {layout.is_guarded for layout in prepared.values()} == {guarded}
+    assert (fake_torch.TensorGuards.checks > 0) == guarded
+
+
+def test_a_gradient_is_seen_behind_a_guard(setup: Setup) -> None:
+    q, k, v = tensors()
+    setup.kernel(q, k, v)
+    setup.kernel(q, k, v)
+    q.requires_grad = True
+    with pytest.raises(TensorError, match="requires_grad=True"):
+        setup.kernel(q, k, v)
+    setup.torch.grad_enabled = False
+    setup.kernel(q, k, v)
+    setup.torch.grad_enabled = True
+    with pytest.raises(TensorError, match="requires_grad=True"):
+        setup.kernel(q, k, v)

@@ -35,6 +35,9 @@ class Calls:
         self._arguments = Arguments(spec)
         self._reads = self._arguments.is_needed_always
         self._prepared: dict[tuple[Any, ...], Prepared] = {}
+        # The last layouts without other arguments, without and with an `out`, if guarded.
+        self._last: Prepared | None = None
+        self._last_into: Prepared | None = None
 
     def __call__(
         self,
@@ -50,28 +53,40 @@ class Calls:
         # The quick path: torch tensors of a known layout. NOTE: every line here is paid for by
         # every call, so there are no records, no NumPy and no checks that the key has made.
         more: tuple[int | float, ...] = ()
-        gradients = False
-        try:
-            # fmt: off
-            key: tuple[Any, ...] = (
-                q.shape, q.stride(), q.dtype, q.get_device(),
-                k.shape, k.stride(), k.dtype, k.get_device(),
-                v.shape, v.stride(), v.dtype, v.get_device(),
-            )
-            # fmt: on
-            if extras or self._reads:
-                named, more, gradients = self._arguments.read(extras or {})
-                key = (*key, named)
-            if out is not None:
-                key = (*key, out.shape, out.stride(), out.dtype, out.get_device())
-            prepared = self._prepared[key]
-        except (AttributeError, KeyError, TypeError):
-            return self._first(q, k, v, scale, out, return_lse, extras)
-        q_address, k_address, v_address = q.data_ptr(), k.data_ptr(), v.data_ptr()
-        if (q_address | k_address | v_address) % ALIGNMENT_BYTES or (
-            (q.requires_grad or k.requires_grad or v.requires_grad or gradients)
-            and prepared.wants_gradients()
+        prepared = self._last if out is None else self._last_into
+        if (
+            extras
+            or prepared is None
+            or not (prepared.guard(q, k, v) if out is None else prepared.guard(q, k, v, out))
         ):
+            gradients = False
+            try:
+                # fmt: off
+                key: tuple[Any, ...] = (
+                    q.shape, q.stride(), q.dtype, q.get_device(),
+                    k.shape, k.stride(), k.dtype, k.get_device(),
+                    v.shape, v.stride(), v.dtype, v.get_device(),
+                )
+                # fmt: on
+                if extras or self._reads:
+                    named, more, gradients = self._arguments.read(extras or {})
+                    key = (*key, named)
+                if out is not None:
+                    key = (*key, out.shape, out.stride(), out.dtype, out.get_device())
+                prepared = self._prepared[key]
+            except (AttributeError, KeyError, TypeError):
+                return self._first(q, k, v, scale, out, return_lse, extras)
+            if (
+                q.requires_grad or k.requires_grad or v.requires_grad or gradients
+            ) and prepared.wants_gradients():
+                return self._first(q, k, v, scale, out, return_lse, extras)
+            if prepared.is_guarded:
+                if out is None:
+                    self._last = prepared
+                else:
+                    self._last_into = prepared
+        q_address, k_address, v_address = q.data_ptr(), k.data_ptr(), v.data_ptr()
+        if (q_address | k_address | v_address) % ALIGNMENT_BYTES:
             return self._first(q, k, v, scale, out, return_lse, extras)
         if out is None:
             o = prepared.new_o()
@@ -184,6 +199,8 @@ class Calls:
                 return
         if out is not None:
             key = (*key, out.shape, out.stride(), out.dtype, out.get_device())
+        if not extras and not self._reads:
+            prepared.guard_by(tensors if out is None else [*tensors, out])
         if len(self._prepared) >= MAX_PREPARED:
             self._prepared.clear()
         self._prepared[key] = prepared

@@ -47,6 +47,7 @@ class LoadedCuda:
         self._shared_bytes = shared_bytes
         self._launches = Launches(
             library,
+            driver.cuCtxGetCurrent,
             context=int(context),
             function=int(function),
             threads=plan.threads,

@@ -1,6 +1,6 @@
-"""Launches of CUDA whose arguments are fixed: one packed buffer, and two calls of libcuda itself.
+"""Launches of CUDA whose arguments are fixed: one packed buffer, and one call of libcuda itself.
 
-The bindings build handles and tuples in every call; libcuda through ctypes takes addresses that
+The bindings convert eleven arguments in every launch; libcuda through ctypes takes addresses that
 were made once. Nothing here changes after it was packed, so a launch may be started by any thread.
 """
 
@@ -23,9 +23,8 @@ WRONG_CONTEXT = -1
 
 
 class Library(Protocol):
-    """The functions of libcuda that a launch calls, as ctypes has them."""
+    """The function of libcuda that launches, as ctypes has it."""
 
-    cuCtxGetCurrent: Any  # (CUcontext*) -> CUresult
     cuLaunchKernelEx: Any  # (const CUlaunchConfig*, CUfunction, void** params, void** extra)
 
 
@@ -40,6 +39,7 @@ class Launches:
     def __init__(
         self,
         library: Library,
+        get_context: Callable[[], tuple[Any, Any]],
         *,
         context: int,
         function: int,
@@ -48,8 +48,9 @@ class Launches:
         packer: struct.Struct,
         is_dependent: bool = False,
     ) -> None:
-        """Keep what all launches share."""
+        """Keep what all launches share; `get_context` is the bindings' cuCtxGetCurrent."""
         self._library = library
+        self._get_context = get_context
         self._context = context
         self._function = ctypes.c_void_p(function)
         self._threads = threads
@@ -78,14 +79,11 @@ class Launches:
         # A reference keeps the buffer alive, and costs nothing to pass.
         config, params = ctypes.byref(memory), ctypes.byref(memory, _CONFIG.size)
         function, context = self._function, self._context
-        get_context = self._library.cuCtxGetCurrent
+        get_context = self._get_context
         launch = self._library.cuLaunchKernelEx
-        byref, make_pointer = ctypes.byref, ctypes.c_void_p
 
         def start() -> int:
-            current = make_pointer()
-            get_context(byref(current))
-            if current.value != context:
+            if int(get_context()[1]) != context:
                 return WRONG_CONTEXT
             # NOTE: the driver copies the block before it returns.
             return launch(config, function, params, None)  # type: ignore[no-any-return]

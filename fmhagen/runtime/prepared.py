@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fmhagen.runtime.base import Loaded, Memories
+from fmhagen.runtime.guards import Guard, guard_of
 from fmhagen.runtime.launch_values import LOG2_E, TENSORS, Value, scale_log2_of
 from fmhagen.runtime.outputs import Allocate
 
@@ -37,6 +38,8 @@ class Prepared:
         "blocks",
         "device",
         "fills",
+        "guard",
+        "is_guarded",
         "launches",
         "new_lse",
         "new_o",
@@ -83,6 +86,8 @@ class Prepared:
         self.device = device
         self.stream = stream
         self.wants_gradients = wants_gradients
+        self.guard: Guard = _never
+        self.is_guarded = False
         self.launches: dict[tuple[Any, ...], Callable[[], object]] = {}
         fills = []
         sources = (*TENSORS, *more)
@@ -94,6 +99,12 @@ class Prepared:
             source = "q" if keys_are_empty and tensor in ("k", "v") else tensor
             fills.append((position, sources.index(source), maps.get(name)))
         self.fills = tuple(fills)
+
+    def guard_by(self, tensors: Sequence[Any]) -> None:
+        """Let PyTorch tell tensors of this layout from others, where it can."""
+        guard = guard_of(tensors)
+        if guard is not None:
+            self.guard, self.is_guarded = guard, True
 
     def launch_of(
         self,
@@ -136,3 +147,8 @@ class Prepared:
         for position, factor in self.scales:
             values[position] = scale_log2 * factor
         return values
+
+
+def _never(*tensors: Any) -> bool:
+    """Stand for a guard where there is none."""
+    return False

@@ -186,10 +186,6 @@ class FakeLibrary:
     def __init__(self, driver: FakeDriver) -> None:
         self._driver = driver
 
-    def cuCtxGetCurrent(self, pointer: Any) -> int:
-        pointer._obj.value = self._driver.current or None
-        return 0
-
     def cuLaunchKernelEx(self, config: Any, function: Any, params: Any, extra: Any) -> int:
         driver = self._driver
         if driver.launch_code:

@@ -52,12 +52,35 @@ class Tensor:
     def data_ptr(self) -> int:
         return 0 if self.array.size == 0 else self.array.__array_interface__["data"][0]
 
+    def unsqueeze(self, axis: int) -> Tensor:
+        return Tensor(np.expand_dims(self.array, axis), self.dtype, self.device)
+
     def detach(self) -> Tensor:
         return self
 
     def clone(self, memory_format: str) -> Tensor:
         assert memory_format == "contiguous"
         return Tensor(np.ascontiguousarray(self.array.copy("C")), self.dtype, self.device)
+
+
+class TensorGuards:
+    """What PyTorch's compiler knows layouts by; counts its calls."""
+
+    checks = 0
+
+    def __init__(self, *tensors: Tensor, **options: None) -> None:
+        assert options == {"dynamic_dims_sizes": None, "dynamic_dims_strides": None}
+        self._known = [self._layout(tensor) for tensor in tensors]
+
+    def check(self, *tensors: Tensor) -> bool:
+        TensorGuards.checks += 1
+        return [self._layout(tensor) for tensor in tensors] == self._known
+
+    @staticmethod
+    def _layout(tensor: Tensor) -> tuple[Any, ...]:
+        if not isinstance(tensor, Tensor):
+            return ()
+        return tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.requires_grad
 
 
 def tensor(array: np.ndarray, device: str = "cuda", index: int = 0) -> Tensor:
@@ -73,7 +96,10 @@ class FakeTorch(ModuleType):
         self.streams = {0: 0x51, 1: 0x52}
         self.allocations: list[tuple[tuple[int, ...], Device]] = []
         self.version = SimpleNamespace(hip=hip)
-        self._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda index: self.streams[index])
+        self._C = SimpleNamespace(
+            _cuda_getCurrentRawStream=lambda index: self.streams[index],
+            _dynamo=SimpleNamespace(guards=SimpleNamespace(TensorGuards=TensorGuards)),
+        )
         self.float32 = float32
         self.contiguous_format = "contiguous"
         self.grad_enabled = True
