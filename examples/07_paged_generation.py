@@ -44,18 +44,19 @@ class PagedAttention:
         self.cache = fmhagen.PagedKVCache(storage=self.storage)
         self.kernel = fmhagen.compile_kernel(PAGED)
         self.tables = self.cache.tables(())
-        self.slots = np.empty(0, np.int64)
+        self.places = self.storage.places(np.empty(0, np.int64))
 
     def step(self, sequences: Sequence[int], slots: np.ndarray) -> Attend:
         """Return the attention of a step whose new tokens go to these slots."""
-        self.tables = self.cache.tables(sequences, like=self.storage.k())  # for all layers
-        self.slots = slots
+        # Once for all layers, and on the device of the pages.
+        self.tables = self.cache.tables(sequences, like=self.storage.k())
+        self.places = self.storage.places(slots)
         return self.attend
 
     def attend(self, layer: int, q: Any, k: Any, v: Any) -> Any:
         """Write the new keys and values, then attend."""
         self.storage.write(
-            layer, self.slots, k.reshape(-1, *k.shape[2:]), v.reshape(-1, *v.shape[2:])
+            layer, self.places, k.reshape(-1, *k.shape[2:]), v.reshape(-1, *v.shape[2:])
         )
         keys, values = self.storage.k(layer), self.storage.v(layer)
         return self.kernel(

@@ -197,6 +197,27 @@ def test_a_query_within_the_prompt_keeps_the_prefix_before_it() -> None:
     assert check(SPEC, batch).prefix_length == 48
 
 
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+def test_torch_tensors(layout: Any) -> None:
+    torch = pytest.importorskip("torch")
+    spec = dataclasses.replace(SPEC, layout=layout, dtype="fp16")
+    batch = make_batch(spec, prompt=40, own=(3, 20, 1), seqlen_q=2)
+    q, k, v = (
+        torch.from_numpy(np.ascontiguousarray(a))
+        for a in (batch.case.q, batch.case.k, batch.case.v)
+    )
+    tables = batch.cache.cascade(batch.sequences, queries=2)
+    wanted, wanted_lse = kernel(spec)(
+        batch.case.q, batch.case.k, batch.case.v, tables, return_lse=True
+    )
+    o, lse = kernel(spec)(
+        q, k, v, batch.cache.cascade(batch.sequences, queries=2, like=q), return_lse=True
+    )
+    assert o.shape == q.shape
+    np.testing.assert_array_equal(o.numpy(), wanted)
+    np.testing.assert_array_equal(lse.numpy(), wanted_lse)
+
+
 @pytest.mark.parametrize(
     ("changes", "says"),
     [

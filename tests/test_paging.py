@@ -382,7 +382,7 @@ def test_other_frameworks_hold_pages_too(makers: Any) -> None:
         cache = PagedKVCache(storage=storage)
         new = cache.allocate(count=3)
         k, v = random((3, 2, 8)), random((3, 2, 8))
-        storage.write(0, new.slots, k, v)
+        storage.write(0, storage.places(new.slots), k, v)
         (child,) = cache.fork(new.sequence)
         cache.append(child)
         for found, wanted in zip(storage.gather(0, cache.pages(child), 3), (k, v), strict=True):

@@ -13,7 +13,7 @@ Everything but `storage` is integers alone and knows no tensor framework but Num
 
 from fmhagen.paging.manager import PagedKVCache
 from fmhagen.paging.places import Allocation, Appended, CopiesPages
-from fmhagen.paging.storage import PageLayout, PageStorage
+from fmhagen.paging.storage import PageLayout, PageStorage, Places
 from fmhagen.paging.tables import CascadeTables, CsrTables, PageTables, csr_of, tables_of_csr
 from fmhagen.paging.usage import Usage
 
@@ -27,6 +27,7 @@ __all__ = [
     "PageStorage",
     "PageTables",
     "PagedKVCache",
+    "Places",
     "Usage",
     "csr_of",
     "tables_of_csr",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,13 @@ class PageLayout(StrEnum):
 
     NHD = "nhd"
     HND = "hnd"
+
+
+class Places(NamedTuple):
+    """Page and offset of some slots, as index tensors in the storage's framework and device."""
+
+    pages: Any
+    offsets: Any
 
 
 class PageStorage:
@@ -183,16 +190,21 @@ class PageStorage:
             whole = _copyable(tensor)
             whole[here[1]] = whole[here[0]]
 
-    def write(self, layer: int, slots: npt.NDArray[np.int64], k: Any, v: Any) -> None:
+    def places(self, slots: npt.NDArray[np.int64]) -> Places:
+        """Return slots as every layer's `write` takes them: copied to the device once."""
+        pages, offsets = array_like(np.stack(np.divmod(slots, self.page_size)), self._k[0])
+        return Places(pages, offsets)
+
+    def write(self, layer: int, slots: npt.NDArray[np.int64] | Places, k: Any, v: Any) -> None:
         """Write keys and values of tokens, as `Appended.slots` says where, on the current stream.
 
         Args:
             layer: which.
-            slots: (T,) page * page_size + offset.
+            slots: (T,) page * page_size + offset; or `places` of them, which copies nothing.
             k: (T, Hk, D), of the storage's dtype.
             v: (T, Hk, Dv).
         """
-        pages, offsets = array_like(np.stack(np.divmod(slots, self.page_size)), self._k[layer])
+        pages, offsets = slots if isinstance(slots, Places) else self.places(slots)
         _copyable(self._k[layer])[pages, offsets] = _copyable(k)
         _copyable(self._v[layer])[pages, offsets] = _copyable(v)
 
