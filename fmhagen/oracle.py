@@ -64,8 +64,8 @@ def reference(
 
     Returns:
         O as q is laid out, and LSE (natural logarithm, the sink included) of shape (B, H, Sq), or
-        (H, total_q) if packed. A row that sees no key, and one of no sequence, has O = 0 and
-        LSE = -inf.
+        (H, total_q) if packed. A row that sees no key has O = 0 and LSE = -inf, or the sink where
+        there is one; a row of no sequence has O = 0 and LSE = -inf.
 
     Raises:
         UnsupportedSpecError: the spec is of a backward pass or of a paged cache.
@@ -168,7 +168,7 @@ def _rows(
     import numpy as np
 
     o = np.zeros((len(score), v.shape[1]))
-    lse = np.full(len(score), -np.inf)
+    lse = np.full(len(score), -np.inf if sink is None else sink)
     score = np.where(visible, score, -np.inf)
     # A key whose score is -inf has no weight: a row of such keys sees nothing.
     sees = (score != -np.inf).any(axis=1)

@@ -115,7 +115,7 @@ def naive(
             weights.append(math.exp(case.score(score, b, h, m, n)))
             values.append(v[n, h // 2])
     if not weights:
-        return np.zeros(8), -math.inf
+        return np.zeros(8), -math.inf if sinks is None else sinks[h]
     total = math.fsum(weights) + (0.0 if sinks is None else math.exp(sinks[h]))
     o = sum(w / total * value for w, value in zip(weights, values, strict=True))
     return o, math.log(total)

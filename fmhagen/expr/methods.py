@@ -79,11 +79,15 @@ def _new(
     return convert(number, value.node.type if to is None else to)
 
 
+_DEVICES = ("cpu", "cuda", "hip", "xpu", "mps", "meta")
+
+
 def _to(value: Traced, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Traced:
-    for target in (*args, *(kwargs[key] for key in ("dtype",) if key in kwargs)):
-        name = str(getattr(target, "__name__", None) or getattr(target, "name", None) or target)
-        if name.removeprefix("torch.") in DTYPES:
-            return convert(value, type_of(target))
+    targets = (*args, *(kwargs[key] for key in ("dtype",) if key in kwargs))
+    for target in targets:
         if isinstance(target, Traced):
             return convert(value, target.node.type)
+        is_device = type(target).__name__ == "device" or str(target).startswith(_DEVICES)
+        if not is_device and not isinstance(target, bool):
+            return convert(value, type_of(target))
     return value  # to a device

@@ -117,17 +117,11 @@ class Traced:
         """Refuse."""
         self._no_number()
 
-    def __int__(self) -> int:
-        """Refuse."""
-        self._no_number()
-
-    def __float__(self) -> float:
-        """Refuse."""
-        self._no_number()
+    __int__ = __float__ = __index__
 
     def __len__(self) -> int:
         """Refuse."""
-        fail("a position or a score is one number and has no length")
+        fail("a position or a score is one number, without a length")
 
     def __iter__(self) -> NoReturn:
         """Refuse."""
@@ -142,6 +136,10 @@ class Traced:
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuse: NumPy asks for this where it has no protocol."""
         self._no_number()
+
+    def __divmod__(self, other: Any) -> tuple[Traced, Traced]:
+        """Return the floor of the quotient, and the remainder."""
+        return apply(build.floor_div, self, other), apply(build.floor_mod, self, other)
 
     # Protocols and methods of arrays.
 
