@@ -25,6 +25,7 @@ from fmhagen.resources import templates_dir
 from fmhagen.source import Source
 from fmhagen.spec import Anchor, AttentionSpec, DType
 from fmhagen.targets import TARGETS
+from fmhagen.validate import is_supported
 
 SPECS: tuple[AttentionSpec, ...] = (
     AttentionSpec(dtype=DType.BF16, head_dim=128),
@@ -35,8 +36,11 @@ SPECS: tuple[AttentionSpec, ...] = (
     AttentionSpec(dtype=DType.FP16, head_dim=64),
     AttentionSpec(dtype=DType.BF16, head_dim=256, causal=True),
     AttentionSpec(dtype=DType.BF16, head_dim=192, head_dim_v=128, causal=True),
+    AttentionSpec(dtype=DType.BF16, head_dim=128, causal=True, window_left=1023),
+    AttentionSpec(dtype=DType.BF16, head_dim=128, causal=True, alibi=True),
+    AttentionSpec(dtype=DType.BF16, head_dim=128, causal=True, sink=True, varlen=True),
 )
-"""What is committed, on every target."""
+"""What is committed, on every target that supports it."""
 
 CACHE_SPECS: tuple[AttentionSpec, ...] = (
     AttentionSpec(dtype=DType.BF16, kv_cache=True),
@@ -56,6 +60,7 @@ def instances() -> tuple[Instance, ...]:
         Instance.of(spec, target)
         for target in TARGETS
         for spec in (*SPECS, *(CACHE_SPECS if target.cache_template else ()))
+        if is_supported(spec, target)
     )
 
 

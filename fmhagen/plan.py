@@ -121,6 +121,9 @@ class Plan:
         snake: tiles are dealt to the blocks of a persistent grid forwards and backwards in turn.
         sink: a logit without a value is in the denominator.
         varlen: sequences are packed; a tile is of one of them.
+        walks: the keys of a tile are not all those before an end: units are found one by one.
+        asks_query: the score function, or a mask that is no range, is asked for query and key.
+        clamps_keys: a key indexes a tensor of the mask or score function.
         longest_first: query tiles differ in work, the last ones of a sequence have the most.
         split: what a kernel over a key/value cache has besides; None for others.
         is_dependent: it may be placed before the kernel ahead of it in the stream has ended.
@@ -161,6 +164,9 @@ class Plan:
     clustered: bool = False
     split_q: bool = False
     overlap_tiles: bool = True
+    walks: bool = False
+    asks_query: bool = False
+    clamps_keys: bool = False
     slot_table: SlotTable | None = None
     round_call: str = ""
     uses_accumulation_registers: bool = False

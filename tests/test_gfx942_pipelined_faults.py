@@ -24,7 +24,8 @@ PLAN = lower(
 SOURCE = emit_source(PLAN)
 
 IN_STEP = r"    wait_lds\(\);\n    block_barrier\(\);\n"
-STAGE_ONLY = r"(load_values\(w\.v, w\);\n  wait_lds\(\);\n  )block_barrier\(\);\n(\})"
+STAGE = r"stage\(w, params, visible, k_following, v_next\);\n"
+STAGE_ONLY = rf"({STAGE}  wait_lds\(\);\n  )block_barrier\(\);\n(\}})"
 RACE = ("race", "uninitialised")
 
 
@@ -69,22 +70,22 @@ FAULTS = (
     ),
     Fault(
         name="no wait in a step without work",
-        pattern=r"(load_values\(w\.v, w\);\n)  wait_lds\(\);\n(  block_barrier\(\);\n\})",
+        pattern=rf"({STAGE})  wait_lds\(\);\n(  block_barrier\(\);\n\}})",
         new=r"\1\2",
         kinds=RACE,
         words=("ds_", "SMEM_"),
     ),
     Fault(
         name="no barrier after the first units are written",
-        pattern=r"  wait_lds\(\);\n  block_barrier\(\);\n\n  first_scores",
-        new="  wait_lds();\n\n  first_scores",
+        pattern=r"  wait_lds\(\);\n  block_barrier\(\);\n(\n  const u32 first = 0;)",
+        new=r"  wait_lds();\n\1",
         kinds=RACE,
         words=("ds_read_b128", "SMEM_K_EVEN"),
     ),
     Fault(
         name="no wait after the first units are written",
-        pattern=r"  wait_lds\(\);\n  block_barrier\(\);\n\n  first_scores",
-        new="  block_barrier();\n\n  first_scores",
+        pattern=r"  wait_lds\(\);\n  block_barrier\(\);\n(\n  const u32 first = 0;)",
+        new=r"  block_barrier();\n\1",
         kinds=RACE,
         words=("is not ordered after the write of ds_write_b128", "SMEM_K_EVEN"),
     ),
@@ -154,13 +155,13 @@ FAULTS = (
     ),
     Fault(
         name="the mask of the unit before",
-        pattern=r"hide_unit\(s_next, visible, \(unit \+ 1\) \* UNIT\)",
-        new="hide_unit(s_next, visible, unit * UNIT)",
+        pattern=r"hide_unit\(s_next, params, visible, next \* UNIT\)",
+        new="hide_unit(s_next, params, visible, (next - 1) * UNIT)",
     ),
     Fault(
         name="masked one unit late",
-        pattern=r"\(unit \+ 2\) \* UNIT > visible\.wave_keys",
-        new="(unit + 1) * UNIT > visible.wave_keys",
+        pattern=r"return \(unit \+ 1\) \* UNIT <= visible\.wave_keys;",
+        new="return unit * UNIT <= visible.wave_keys;",
     ),
     Fault(
         name="a wave stops one tile early",

@@ -21,6 +21,8 @@ class Shape:
         value_keys: keys of one piece of V, 4 or 8.
         round_clk: vector work that rounds two numbers of P to one register.
         prefetch: fragments that reads of LDS run ahead.
+        walks: whether units are found one by one, rather than one behind the other.
+        modify_clk: vector work of the score function for one score; 0 if there is none.
     """
 
     form: MatrixForm
@@ -32,6 +34,8 @@ class Shape:
     value_keys: int
     round_clk: int
     prefetch: int
+    walks: bool = False
+    modify_clk: int = 0
 
     @property
     def key_fragments(self) -> int:

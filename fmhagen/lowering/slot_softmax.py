@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 from fmhagen.lowering.slot_draft import Draft, Shape
+from fmhagen.lowering.slot_score import RAISE_CLK, VECTOR_CLK, modify_atoms
 from fmhagen.slots import Atom
 
-VECTOR_CLK = 4  # a vector instruction of 64 lanes, also a packed one
-RAISE_CLK = 16  # v_exp_f32, at a quarter of the rate
 MATRIX_LATENCY_CLK = 2 * 32  # from the last matrix instruction of S to the first use of S
 
 
 def place_vector_work(shape: Shape, draft: Draft, second: int) -> None:
-    """Place the exponentials of this unit and the maximum of the next one."""
+    """Place the exponentials of this unit, the score function and the maximum of the next one."""
     total = len(draft.atoms)
-    maxima = [
-        Atom(
-            call="track_maximum",
-            arguments=(f"largest[{row_of(shape, i)}]", *score_of(shape, "s_next", i)),
-            clk=VECTOR_CLK,
-            latest=total - 1,
+    maxima = []
+    for i in range(shape.unit // 4):
+        maxima += modify_atoms(shape, i, total - 1) if shape.modify_clk else []
+        maxima.append(
+            Atom(
+                call="track_maximum",
+                arguments=(f"largest[{row_of(shape, i)}]", *score_of(shape, "s_next", i)),
+                clk=VECTOR_CLK,
+                latest=total - 1,
+            )
         )
-        for i in range(shape.unit // 4)
-    ]
     maxima.append(
         Atom(
             call="any_outgrows",
             arguments=("w", "largest", "scale"),
-            result="const bool grown",
+            result="bool grown" if shape.modify_clk else "const bool grown",
             clk=3 * VECTOR_CLK * shape.form.lane_rows,
             latest=total - 1,
         )
@@ -96,6 +97,8 @@ def _pace(shape: Shape, draft: Draft, atoms: list[Atom], first: int, last: int) 
     # NOTE: where vector work bounds the step, slots overflow evenly rather than in a late pile.
     is_tight = work > sum(room) * 0.85
     most = slot_clk + 2 * VECTOR_CLK if is_tight else slot_clk
+    if work > sum(room):
+        most = max(most, work // len(room) + max(atom.clk for atom in atoms))
     early = 0.5 if is_tight else 0.25  # of an atom, ahead of an even pace
     done = passed = 0
     queue = list(atoms)

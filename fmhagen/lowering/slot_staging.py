@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fmhagen.lowering.slot_draft import Draft, Shape
-from fmhagen.lowering.slot_softmax import VECTOR_CLK
+from fmhagen.lowering.slot_score import VECTOR_CLK
 from fmhagen.slots import Atom
 
 WRITE_LEAD_CLK = 4 * 32  # from the last write to LDS to the barrier that waits for it
@@ -32,27 +32,28 @@ def place_staging(shape: Shape, draft: Draft, first: int, barrier: int) -> None:
     ]
     end = _spread(draft, writes, slot, max(slot, barrier - WRITE_LEAD_CLK // shape.form.clk))
     loads = [
-        Atom(
-            call="next_unit",
-            arguments=("w.k_rows",),
-            result="const BufferResource k_unit",
-        ),
+        _rows_of(shape, "k", "key"),
         *(
             _memory("buffer_load_b128", "k_unit", f"w.k_offset[{i}]", result=f"w.k[{i}]")
             for i in range(shape.key_pieces)
         ),
-        Atom(
-            call="next_unit",
-            arguments=("w.v_rows",),
-            result="const BufferResource v_unit",
-        ),
+        _rows_of(shape, "v", "value"),
         *(
             _memory("buffer_load_b32", "v_unit", f"w.v_offset[{i}][{j}]", result=f"w.v[{i}][{j}]")
             for i in range(shape.value_pieces)
             for j in range(shape.value_keys)
         ),
     ]
+    if shape.walks:
+        loads.append(Atom(call="take_turn", arguments=("w.turns", "params", "visible")))
     _spread(draft, loads, end, len(draft.atoms) - 1)
+
+
+def _rows_of(shape: Shape, tensor: str, turn: str) -> Atom:
+    """Return the resource of the rows that are loaded next."""
+    arguments = (f"w.{tensor}_rows", *((f"w.turns.{turn}",) if shape.walks else ()))
+    call = "rows_of_unit" if shape.walks else "next_unit"
+    return Atom(call=call, arguments=arguments, result=f"const BufferResource {tensor}_unit")
 
 
 def _memory(call: str, *arguments: str, result: str = "") -> Atom:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from fmhagen.errors import ScheduleError
+from fmhagen.formula import score_of
 from fmhagen.grid import GridFormula
+from fmhagen.language import Language
 from fmhagen.lowering.common import LN2, LOG2E, symbol_of
 from fmhagen.lowering.language import lower_language
 from fmhagen.plan import Constant, Plan, SharedRegion, pack_params
@@ -40,7 +42,8 @@ def lower_wave_interleaved(spec: AttentionSpec, schedule: Schedule, target: Targ
             f" {target.shared_memory_per_block_bytes} a block",
             f"use tile_n={schedule.tile_n // 2}",
         )
-    params, params_bytes = pack_params(wave_params(spec))
+    language = lower_language(spec)
+    params, params_bytes = pack_params(wave_params(spec, language))
     symbol = symbol_of(spec, schedule, target)
     return Plan(
         spec=spec,
@@ -67,7 +70,7 @@ def lower_wave_interleaved(spec: AttentionSpec, schedule: Schedule, target: Targ
         top_left=spec.causal and spec.anchor == "top_left",
         conditional_rescale=schedule.conditional_rescale,
         heads_in_l2_bytes=target.l2_bytes // 2,
-        language=lower_language(spec),
+        language=language,
         sink=spec.sink,
         varlen=spec.varlen,
         longest_first=spec.causal,
@@ -82,6 +85,13 @@ def _check_spec(spec: AttentionSpec) -> None:
         raise ScheduleError("main_loop", "wave_interleaved", limit, hint)
     if spec.p_rounding not in (Rounding.AUTO, Rounding.RTNE):
         limit = f"rounds P to nearest even, not {spec.p_rounding}"
+        raise ScheduleError("main_loop", "wave_interleaved", limit, hint)
+    for name in ("window_left", "window_right", "mask_mod", "score_mod", "soft_cap"):
+        if getattr(spec, name) is not None:
+            limit = f"knows causal masks and no mask alone, not {name}"
+            raise ScheduleError("main_loop", "wave_interleaved", limit, hint)
+    if spec.alibi:
+        limit = "takes scores as they are, without ALiBi"
         raise ScheduleError("main_loop", "wave_interleaved", limit, hint)
 
 
@@ -185,11 +195,21 @@ def _constants(
             comment="O is rescaled when a maximum grew by more than 2^this",
         ),
         LN2,
-        *((LOG2E,) if spec.sink else ()),
+        *((LOG2E,) if spec.sink or score_of(spec) is not None else ()),
     )
 
 
-def wave_params(spec: AttentionSpec) -> tuple[tuple[str, str, str], ...]:
+def asks_query(language: Language) -> bool:
+    """Return whether a function is asked for a query and a key."""
+    return language.score is not None or not language.exact
+
+
+def clamps_keys(language: Language) -> bool:
+    """Return whether a key indexes a tensor, so that keys past the last must not reach it."""
+    return any("kv_idx" in axis for argument in language.arguments for axis in argument.axes)
+
+
+def wave_params(spec: AttentionSpec, language: Language) -> tuple[tuple[str, str, str], ...]:
     """Return the parameter block of a main loop in which every wave loads and computes."""
     rows = (("b", "batch"), ("h", "head"), ("m", "row"))
     strides = tuple(
@@ -202,6 +222,9 @@ def wave_params(spec: AttentionSpec) -> tuple[tuple[str, str, str], ...]:
         for axis, word in (rows[1:] if spec.varlen else rows)
     )
     sinks = (("f32*", "sinks", "a logit for each head, without a value"),) if spec.sink else ()
+    scale = ("f32", "scale_log2", "softmax scale * log2(e)")
+    if language.score is not None:
+        scale = ("f32", "scale", "softmax scale")
     heads = (("u32", "num_heads", "H"), ("u32", "heads_per_group", "H / Hk"))
     if spec.varlen:
         return (
@@ -216,12 +239,13 @@ def wave_params(spec: AttentionSpec) -> tuple[tuple[str, str, str], ...]:
             ("i32*", "seqused_k", "the same of K"),
             *sinks,
             *strides,
-            ("f32", "scale_log2", "softmax scale * log2(e)"),
+            scale,
             ("u32", "total_q", "rows of Q"),
             ("u32", "total_k", "rows of K"),
             ("u32", "batch", "B, sequences"),
             *heads,
             ("u32", "num_tiles", "H times the most tiles that the lengths could give"),
+            *language.fields,
         )
     return (
         ("u16*", "q", "Q[B,H,Sq,d]"),
@@ -231,11 +255,12 @@ def wave_params(spec: AttentionSpec) -> tuple[tuple[str, str, str], ...]:
         ("f32*", "lse", "LSE[B,H,Sq], or null when it is not wanted"),
         *sinks,
         *strides,
-        ("f32", "scale_log2", "softmax scale * log2(e)"),
+        scale,
         ("u32", "seqlen_q", "Sq"),
         ("u32", "seqlen_k", "Sk"),
         ("u32", "batch", "B"),
         *heads,
         ("u32", "num_m_tiles", "ceil(Sq / TILE_M)"),
         ("u32", "num_tiles", "num_m_tiles * H * B"),
+        *language.fields,
     )

@@ -7,12 +7,14 @@ from fmhagen.grid import GridFormula
 from fmhagen.lowering.common import symbol_of
 from fmhagen.lowering.language import lower_language
 from fmhagen.lowering.slot_draft import Shape
-from fmhagen.lowering.slot_softmax import VECTOR_CLK
+from fmhagen.lowering.slot_score import VECTOR_CLK, modify_clk
 from fmhagen.lowering.slots import make_slot_table
 from fmhagen.lowering.wave_interleaved import (
     WAVE_LANES,
     WAVE_ROWS,
     XCDS,
+    asks_query,
+    clamps_keys,
     wave_params,
 )
 from fmhagen.lowering.wave_layout import Staging, constants_of, shared_map, staging_of
@@ -54,6 +56,7 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         raise ScheduleError("p_rounding", str(rounding), limit, "use p_rounding='rtne'")
     round_call, round_clk, factor = _ROUNDINGS[str(spec.dtype), rounding]
     form = FORMS[schedule.matrix]
+    language = lower_language(spec)
     shape = Shape(
         form=form,
         unit=schedule.tile_n // 2,
@@ -64,6 +67,8 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         value_keys=staging.v_keys,
         round_clk=round_clk,
         prefetch=schedule.prefetch,
+        walks=not language.right_only,
+        modify_clk=modify_clk(language),
     )
     try:
         table = make_slot_table(shape)
@@ -83,7 +88,7 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
             f" {target.shared_memory_per_block_bytes} a block",
             "use a smaller tile_n or fewer waves",
         )
-    params, params_bytes = pack_params(wave_params(spec))
+    params, params_bytes = pack_params(wave_params(spec, language))
     traits = (
         *(("pingpong",) if schedule.ping_pong else ()),
         *((form.name,) if schedule.matrix != Matrix.WIDE else ()),
@@ -116,10 +121,13 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         top_left=spec.causal and spec.anchor == "top_left",
         conditional_rescale=schedule.conditional_rescale,
         heads_in_l2_bytes=target.l2_bytes // 2,
-        language=lower_language(spec),
+        language=language,
         sink=spec.sink,
         varlen=spec.varlen,
-        longest_first=spec.causal,
+        longest_first=language.right_only and language.mask is not None,
+        walks=not language.right_only,
+        asks_query=asks_query(language),
+        clamps_keys=clamps_keys(language),
         ping_pong=schedule.ping_pong,
         slot_table=table,
         matrix=form.name,

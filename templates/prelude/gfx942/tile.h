@@ -133,6 +133,11 @@ FMHAGEN_DEVICE void softmax(f32x16 (&s)[COUNT], Row& row, f32 scale_log2) {
   }
 }
 
+// tanh(x) = 1 - 2 / (1 + e^2x), to 2^-23.
+FMHAGEN_DEVICE f32 tanh_approx(f32 x) {
+  return 1.0f - 2.0f * reciprocal_approx(1.0f + exp2_approx(2.8853901f * x));
+}
+
 // 1 / x, or 0 where x is 0: of the row sum of a row that saw no key.
 FMHAGEN_DEVICE f32 inverse_or_zero(f32 x) {
   return x == 0.0f ? 0.0f : reciprocal_approx(x);
