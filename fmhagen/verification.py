@@ -10,7 +10,7 @@ from typing import Any
 from fmhagen.comparison import Comparison, Tolerance, compare, tolerance_of
 from fmhagen.errors import InvalidSpecError, RuntimeUnavailableError
 from fmhagen.instance import Instance
-from fmhagen.spec import AttentionSpec, DType, Layout
+from fmhagen.spec import AttentionSpec
 
 EMULATOR = "emulator"
 DEVICES = ("auto", "cuda", "hip", EMULATOR)
@@ -105,12 +105,13 @@ def verify(instance: Instance, case: Case, *, device: str = "auto") -> Verificat
         EmulatorError: the emulator found a fault.
     """
     from fmhagen.api import compile_kernel
+    from fmhagen.draws import draw
     from fmhagen.oracle import reference
     from fmhagen.runtime.emulator_backend import EmulatorOptions
 
     spec = instance.spec
     place, name = find_device(instance, device)
-    q, k, v = random_tensors(spec, case)
+    drawn = draw(spec, case)
     kernel = compile_kernel(
         spec,
         device=place,
@@ -118,16 +119,17 @@ def verify(instance: Instance, case: Case, *, device: str = "auto") -> Verificat
         schedule=instance.schedule,
         emulator=EmulatorOptions(seed=case.seed),
     )
-    placed = tuple(_to_device(tensor, place) for tensor in (q, k, v))
+    placed = tuple(_to_device(tensor, place) for tensor in (drawn.q, drawn.k, drawn.v))
+    extras = _to_device(drawn.extras, place)
     if place != EMULATOR:  # the first call loads the kernel
-        kernel(*placed, return_lse=True)
+        kernel(*placed, return_lse=True, **extras)
         _synchronise()
     started = time.perf_counter()
-    o, lse = kernel(*placed, return_lse=True)
+    o, lse = kernel(*placed, return_lse=True, **extras)
     if place != EMULATOR:
         _synchronise()
     seconds = time.perf_counter() - started
-    o_ref, lse_ref = reference(spec, q, k, v)
+    o_ref, lse_ref = reference(spec, drawn.q, drawn.k, drawn.v, **drawn.extras)
     return Verification(
         symbol=instance.plan().symbol,
         target=instance.target.name,
@@ -140,24 +142,11 @@ def verify(instance: Instance, case: Case, *, device: str = "auto") -> Verificat
 
 
 def random_tensors(spec: AttentionSpec, case: Case) -> tuple[Any, Any, Any]:
-    """Return Q, K and V of standard normal numbers in the spec's dtype and layout, as NumPy."""
-    import ml_dtypes
-    import numpy as np
+    """Return Q, K and V of `draws.draw`."""
+    from fmhagen.draws import draw
 
-    dtype = {DType.BF16: ml_dtypes.bfloat16, DType.FP16: np.float16}[spec.dtype]
-    generator = np.random.default_rng(case.seed)
-
-    def tensor(heads: int, rows: int, depth: int) -> Any:
-        shape = (case.batch, heads, rows, depth)
-        if spec.layout == Layout.BSHD:
-            shape = (case.batch, rows, heads, depth)
-        return generator.standard_normal(shape, np.float32).astype(dtype)
-
-    return (
-        tensor(case.heads, case.seqlen_q, spec.d),
-        tensor(case.heads_kv, case.seqlen_k, spec.d),
-        tensor(case.heads_kv, case.seqlen_k, spec.dv),
-    )
+    drawn = draw(spec, case)
+    return drawn.q, drawn.k, drawn.v
 
 
 def find_device(instance: Instance, device: str) -> tuple[str, str]:
@@ -199,14 +188,17 @@ def target_of_device(device: str) -> str:
     return {str(memory): target for target, memory in MEMORY_OF_TARGET.items()}.get(device, "all")
 
 
-def _to_device(array: Any, place: str) -> Any:
-    if place == EMULATOR:
-        return array
-    import numpy as np
+def _to_device(value: Any, place: str) -> Any:
+    """Return an array, or every array in a dict, in the memory of a place."""
+    if isinstance(value, dict):
+        return {name: _to_device(item, place) for name, item in value.items()}
+    if place == EMULATOR or not hasattr(value, "dtype"):
+        return value
     import torch
 
-    dtype = torch.float16 if array.dtype == np.float16 else torch.bfloat16
-    return torch.from_numpy(array.view(np.int16)).view(dtype).to("cuda")  # ROCm's name too
+    if value.dtype.name == "bfloat16":  # NumPy has none of its own, so torch takes the bits
+        return torch.from_numpy(value.view("int16")).view(torch.bfloat16).to("cuda")
+    return torch.from_numpy(value).to("cuda")  # ROCm's name too
 
 
 def _synchronise() -> None:
