@@ -208,6 +208,11 @@ class Plan:
         return "release_in_cluster" if self.clustered else "release"
 
     @property
+    def start_mask(self) -> str:
+        """What cuts a block's rank off the start address of a descriptor."""
+        return " % (1u << 14)" if self.clustered else ""
+
+    @property
     def walker(self) -> str:
         """The function that numbers what walks over the tiles of work."""
         return "cluster_index" if self.clustered else "block_index"

@@ -58,9 +58,9 @@
 //   group), stamps the accesses with it, and lets a wait say
 //     knowledge[warp].seen.time[agent] = time of the last operation that the wait covers.
 //
-// Shared memory: addresses from SMEM_BASE (1024), each block's in a window of its own. An address
-// that a kernel gave becomes one of these by address_in(rank, issuer, address). An operation that
-// reaches into another block's says so, note_reach(rank, agent, time, issuer): that block must not
+// Shared memory: addresses from SMEM_BASE (1024), each block's in a window of its own. On
+// a target with clusters, what a kernel takes for an address becomes one of these first
+// (sm90/cluster.h). An operation that reaches into another block's says so, note_reach(rank, agent, time, issuer): that block must not
 // have left. An access names its operation:
 //     Access access = access_here("ds_read");                           an ordinary access
 //     Access access = access_of(agent, time, issuer, known, async);     an asynchronous one

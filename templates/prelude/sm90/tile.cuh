@@ -81,7 +81,8 @@ FMHAGEN_DEVICE void cluster_sync() {
 
 // Descriptor of a K-major operand under the 128-byte swizzle; `start` is its address / 16.
 // (PTX ISA 9.7.15.5.1.2.2: start in bits 0-13, stride between groups of eight rows / 16 in bits
-// 32-45, swizzle mode in bits 62-63. Shared memory ends below 2^18, so `start` needs no mask.)
+// 32-45, swizzle mode in bits 62-63. Shared memory ends below 2^18, so `start` needs no mask, save in a
+// cluster, where a block's addresses hold its rank from bit 24 on.)
 FMHAGEN_DEVICE u64 descriptor_k_major(u32 start) { return u64(8 * ROW_BYTES >> 4 | 1u << 30) << 32 | start; }
 
 // The same of an MN-major operand: the distance between boxes of 64 columns / 16 is in bits 16-29.

@@ -40,15 +40,6 @@ static void memory_begin_block() {
 // Whose shared memory an address is.
 static inline u32 rank_of(u32 address) { return address / WINDOW_BYTES; }
 
-// An address that a block gave, of its own shared memory.
-static inline u32 address_in(u32 rank, const Issuer& issuer, u32 address) {
-  if (address >= WINDOW_BYTES) {
-    fail(FMHAGEN_OUT_OF_BOUNDS, issuer, "0x%x is no address of the block's own shared memory",
-         address);
-  }
-  return rank * WINDOW_BYTES + address;
-}
-
 static inline void add_address(Text& text, u32 address) {
   u32 offset = address % WINDOW_BYTES - SMEM_BASE;
   if (cluster_size > 1) text.add("block %u's ", first_block + rank_of(address));

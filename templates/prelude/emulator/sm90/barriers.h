@@ -48,7 +48,7 @@ static void describe_mbarrier(const Lane& lane, Text& text) {
 FMHAGEN_NOINLINE void mbarrier_create(u32 address, u32 count) {
   Access access = access_here("mbarrier_init");
   const Issuer& issuer = access.issuer;
-  address = address_in(current->rank, issuer, address);
+  address = own_address("mbarrier_init", address);
   check_alignment(issuer, address, MBARRIER_BYTES);
   check_shared_range(issuer, address, MBARRIER_BYTES);
   u32 granule = address / GRANULE_BYTES;

@@ -5,21 +5,28 @@
 namespace emulator {
 
 // ---- addresses (PTX ISA 8.8, section 9.7.9.23, mapa) ---------------------------------------------
-// A kernel reaches its own block's shared memory by the addresses that smem_base() begins, and any
-// block's by what mapa makes of them: here the same address, marked with the block's rank.
+// The windows of a cluster's blocks lie 2^24 bytes apart, and a block's own addresses are those of
+// its window, as on hardware: only in block 0 are they small. mapa moves one to another window.
 
-enum : u32 { RANK_SHIFT = 24 };
+enum : u32 { RANK_SHIFT = 24, PLACE_MASK = (1u << RANK_SHIFT) - 1 };
 
-// The address of the block's own memory.
-static inline u32 own_address(const char* operation, u32 address) {
-  return address_in(current->rank, issuer_here(operation), address);
+// An address of any block's memory, as the emulator counts them.
+static inline u32 cluster_address_of(const char* operation, u32 address) {
+  u32 rank = address >> RANK_SHIFT, place = address & PLACE_MASK;
+  if (rank >= cluster_size || place >= WINDOW_BYTES) {
+    fail(FMHAGEN_OUT_OF_BOUNDS, issuer_here(operation), "0x%x is no address of shared memory",
+         address);
+  }
+  return rank * WINDOW_BYTES + place;
 }
 
-// The address of the block's own memory, or of another's.
-static inline u32 cluster_address_of(const char* operation, u32 address) {
-  u32 mark = address >> RANK_SHIFT;
-  if (!mark) return own_address(operation, address);
-  return address_in(mark - 1, issuer_here(operation), address & ((1u << RANK_SHIFT) - 1));
+// The same; it must be of the block's own memory.
+static inline u32 own_address(const char* operation, u32 address) {
+  if (address >> RANK_SHIFT != current->rank) {
+    fail(FMHAGEN_OUT_OF_BOUNDS, issuer_here(operation),
+         "0x%x is no address of the block's own shared memory", address);
+  }
+  return cluster_address_of(operation, address);
 }
 
 FMHAGEN_NOINLINE u32 map_address(u32 address, u32 rank) {
@@ -28,7 +35,7 @@ FMHAGEN_NOINLINE u32 map_address(u32 address, u32 rank) {
     fail(FMHAGEN_OUT_OF_BOUNDS, issuer_here("cluster_address"), "block %u of a cluster of %u", rank,
          cluster_size);
   }
-  return address | (rank + 1) << RANK_SHIFT;
+  return rank << RANK_SHIFT | (address & PLACE_MASK);
 }
 
 // ---- the barrier (9.7.13.3) ---------------------------------------------------------------------

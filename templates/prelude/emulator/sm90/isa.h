@@ -10,7 +10,9 @@ static inline u32 thread_index() {
 static inline u32 block_index() { return emulator::first_block + emulator::current->rank; }
 static inline u32 grid_size() { return emulator::request->grid; }
 static inline u32 cluster_rank() { return emulator::current->rank; }
-static inline u32 smem_base() { return emulator::SMEM_BASE; }
+static inline u32 smem_base() {
+  return emulator::current->rank << emulator::RANK_SHIFT | emulator::SMEM_BASE;
+}
 
 // ---- barriers -----------------------------------------------------------------------------------
 

@@ -113,10 +113,11 @@ static inline void tma_load_multicast(u32 destination, const TensorMap* opaque, 
     fail(FMHAGEN_OUT_OF_BOUNDS, issuer, "blocks 0x%x of a cluster of %u", blocks, cluster_size);
   }
   const EncodedMap& map = check_map(issuer, opaque, 4);
+  u32 to = own_address(issuer.operation, destination) % WINDOW_BYTES;
+  u32 completes = own_address(issuer.operation, barrier) % WINDOW_BYTES;
   for (u32 rank = 0; rank < cluster_size; rank++) {
-    if (!(blocks >> rank & 1)) continue;
-    load_box(issuer, address_in(rank, issuer, destination), map, address_in(rank, issuer, barrier),
-             corner);
+    u32 window = rank * WINDOW_BYTES;
+    if (blocks >> rank & 1) load_box(issuer, window + to, map, window + completes, corner);
   }
   preempt();
 }
@@ -183,7 +184,7 @@ static void fire_store_read(Event& event) {
 
 static inline void tma_store(const TensorMap* opaque, u32 source, const i32 (&corner)[MAX_RANK]) {
   Issuer issuer = issuer_here("tma_store_4d");
-  source = address_in(current->rank, issuer, source);
+  source = own_address(issuer.operation, source);
   const EncodedMap& map = check_map(issuer, opaque, 4);
   check_box(issuer, map, source);
   if (row_bytes(map) * box_rows(map) > MAX_STORE_BYTES) {
