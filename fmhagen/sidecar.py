@@ -7,6 +7,8 @@ import hashlib
 from typing import Any
 
 from fmhagen.compile.binary import Binary
+from fmhagen.expr.text import to_text
+from fmhagen.formula import mask_of, score_of
 from fmhagen.plan import Plan
 from fmhagen.source import Source
 
@@ -43,6 +45,7 @@ def sidecar(plan: Plan, source: Source, binary: Binary) -> dict[str, Any]:
         "conventions": {
             "scale": spec.scale_value,
             "scale_log2": "params.scale_log2 = scale * log2(e)",
+            "score": _score(plan),
             "mask": _mask(plan),
             "lse": "natural logarithm, fp32, [B,H,Sq]; -inf where a row sees no key",
             "empty_row": "O = 0",
@@ -67,7 +70,15 @@ def sidecar(plan: Plan, source: Source, binary: Binary) -> dict[str, Any]:
 
 
 def _mask(plan: Plan) -> str:
-    if not plan.causal:
+    mask = mask_of(plan.spec)
+    if mask is None:
         return "none"
-    offset = "0" if plan.top_left else "Sk - Sq"
-    return f"query m sees key n iff n <= m + causal_offset, causal_offset = {offset}"
+    if plan.spec == dataclasses.replace(plan.spec, mask_mod=None, window_left=None) and plan.causal:
+        offset = "0" if plan.top_left else "Sk - Sq"
+        return f"query m sees key n iff n <= m + causal_offset, causal_offset = {offset}"
+    return f"query q_idx sees key kv_idx iff {to_text(mask)}"
+
+
+def _score(plan: Plan) -> str:
+    score = score_of(plan.spec)
+    return "scale * q k" if score is None else f"of score = scale * q k: {to_text(score)}"

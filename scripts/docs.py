@@ -1,6 +1,6 @@
-"""Write what the documents quote: the support matrix and the main loops of emitted files.
+"""Write what the documents quote: the support matrix, main loops of emitted files, variants.
 
-    python -m scripts.docs            rewrite README.md and docs/support.md
+    python -m scripts.docs            rewrite README.md, docs/support.md, docs/language.md, pictures
     python -m scripts.docs --check    print the difference and exit with 1 if they are stale
 
 A document marks a quotation with `<!-- quote: NAME -->` and `<!-- end of quote -->`, each alone
@@ -21,6 +21,7 @@ from fmhagen.inventory import write_if_different
 from fmhagen.spec import AttentionSpec
 from fmhagen.support import support_matrix
 from fmhagen.targets import TARGETS, Target
+from scripts import variants
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 QUOTED_SPEC = AttentionSpec(causal=True)
@@ -61,7 +62,11 @@ def excerpt(text: str) -> str:
 
 def quotations() -> dict[str, str]:
     """Return the text of every quotation by its name."""
-    quoted = {"support matrix": support_matrix()}
+    quoted = {
+        "support matrix": support_matrix(),
+        "masks": variants.table_of_masks(),
+        "scores": variants.sections_of_scores(),
+    }
     for target in TARGETS:
         path = excerpt_path(target)
         name = path.relative_to(REPOSITORY).as_posix()
@@ -76,13 +81,17 @@ def quotations() -> dict[str, str]:
 def documents() -> dict[Path, str]:
     """Return the text that each document with quotations should have."""
     quoted = quotations()
-    readme = REPOSITORY / "README.md"
-    text = _QUOTE.sub(
-        lambda found: f"{found[1]}{quoted[found['name']]}{found[3]}",
-        readme.read_text(encoding="ascii"),
-    )
-    support = _SUPPORT.format(matrix=support_matrix())
-    return {readme: text, REPOSITORY / "docs" / "support.md": support}
+    docs = REPOSITORY / "docs"
+    found = {
+        path: _QUOTE.sub(
+            lambda quote: f"{quote[1]}{quoted[quote['name']]}{quote[3]}",
+            path.read_text(encoding="ascii"),
+        )
+        for path in (REPOSITORY / "README.md", docs / "language.md")
+    }
+    found[docs / "support.md"] = _SUPPORT.format(matrix=support_matrix())
+    pictures = variants.pictures().items()
+    return found | {docs / "pictures" / name: text for name, text in pictures}
 
 
 def main(arguments: list[str] | None = None) -> int:
