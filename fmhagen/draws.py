@@ -21,7 +21,7 @@ class Draw:
     """The tensors of one call, as NumPy arrays.
 
     Attributes:
-        q, k, v: in the spec's layout, (rows, heads, depth) if packed.
+        q, k, v: in the spec's layout, which has no batch if packed.
         extras: keyword arguments that both a kernel and the reference take.
     """
 
@@ -81,11 +81,11 @@ def _tensor(
     import numpy as np
 
     dtype = {DType.BF16: ml_dtypes.bfloat16, DType.FP16: np.float16}[spec.dtype]
-    shape: tuple[int, ...] = (case.batch, heads, rows, depth)
-    if spec.varlen:
+    shape: tuple[int, ...] = (heads, rows, depth)
+    if spec.layout == Layout.BSHD:
         shape = (rows, heads, depth)
-    elif spec.layout == Layout.BSHD:
-        shape = (case.batch, rows, heads, depth)
+    if not spec.varlen:
+        shape = (case.batch, *shape)
     return generator.standard_normal(shape, np.float32).astype(dtype)
 
 

@@ -49,7 +49,7 @@ def reference(
 
     Args:
         spec: what to compute; its dtype does not matter here.
-        q: query, in the spec's layout, (total_q, H, d) if packed; any framework's tensor.
+        q: query, in the spec's layout, which has no batch if packed; any framework's tensor.
         k: key.
         v: value.
         scale: softmax scale; None means the spec's.
@@ -83,7 +83,7 @@ def reference(
         rows = used_rows(offsets_q, seqused_q)
         keys = used_rows(offsets_k, seqused_k)
         # (H, S, d) as one batch
-        q64, k64, v64 = (tensor.swapaxes(0, 1)[None] for tensor in (q64, k64, v64))
+        q64, k64, v64 = (_heads_first(spec, tensor[None]) for tensor in (q64, k64, v64))
     else:
         q64, k64, v64 = (_heads_first(spec, tensor) for tensor in (q64, k64, v64))
         rows, keys = ([slice(0, t.shape[2])] * len(t) if t.ndim == 4 else [] for t in (q64, k64))
@@ -103,7 +103,7 @@ def reference(
                 values, b, h, q64[at, h, r], k64[at, hk, n], v64[at, hk, n]
             )
     if spec.varlen:
-        return o[0].swapaxes(0, 1), lse[0]
+        return _heads_first(spec, o)[0], lse[0]
     return _heads_first(spec, o), lse
 
 

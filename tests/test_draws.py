@@ -66,3 +66,14 @@ def test_captured_tensors_are_not_drawn() -> None:
     table = np.zeros(13, np.int32)
     spec = AttentionSpec(head_dim=16, mask_mod=lambda b, h, q, k: table[k] < 3)
     assert "params" not in draw(spec, CASE).extras
+
+
+@pytest.mark.parametrize("layout", ["bshd", "bhsd"])
+def test_packed_sequences_have_the_layout_without_its_batch(layout: str) -> None:
+    spec = AttentionSpec(head_dim=64, varlen=True, causal=True, layout=layout)
+    drawn = draw(spec, Case())
+    o, lse = reference(spec, drawn.q, drawn.k, drawn.v, **drawn.extras)
+    total = drawn.extras["cu_seqlens_q"][-1]
+    assert drawn.q.shape == ((total, 4, 64) if layout == "bshd" else (4, total, 64))
+    assert o.shape == drawn.q.shape
+    assert lse.shape == (4, total)

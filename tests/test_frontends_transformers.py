@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
@@ -11,26 +12,32 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 
 import torch
 import transformers
+from emulated import TARGET_NAMES
 from transformers import masking_utils
 
 import fmhagen.frontends.transformers as front_end
+from fmhagen import dispatch
 from fmhagen.errors import UnsupportedArgumentError
 from fmhagen.targets import find_target
 
 pytestmark = pytest.mark.filterwarnings("default")  # the libraries' own are their matter
-SUPPORTED = find_target("sm90").features
 TOLERANCE = 0.03  # of logits of order 1, after bf16 layers in another order of rounding
 
 
-def needs(*features: str) -> None:
-    missing = [name for name in features if name not in SUPPORTED]
-    if missing:
-        pytest.skip(f"sm90 has no {', '.join(missing)} yet")
-
-
-@pytest.fixture(autouse=True)
-def registered() -> None:
+@pytest.fixture(params=TARGET_NAMES)
+def target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Emulate this target wherever the operators call `attention`."""
+    name: str = request.param
+    function = functools.partial(dispatch.attention, target=name)
+    monkeypatch.setattr(dispatch, "attention", function)
     front_end.register()
+    return name
+
+
+def needs(target: str, *features: str) -> None:
+    missing = [name for name in features if name not in find_target(target).features]
+    if missing:
+        pytest.skip(f"{target} has no {', '.join(missing)} yet")
 
 
 def model_of(kind: str, **changes: Any) -> Any:
@@ -85,16 +92,16 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_prefill_gives_the_logits_of_eager_attention(kind: str) -> None:
-    needs(*KINDS[kind])
+def test_prefill_gives_the_logits_of_eager_attention(target: str, kind: str) -> None:
+    needs(target, *KINDS[kind])
     eager, ours = both(model_of(kind), input_ids=tokens())
     assert eager.abs().max() > 0.1
     assert (eager - ours).abs().max() < TOLERANCE * max(1, eager.abs().max())
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_generation_gives_the_tokens_of_eager_attention(kind: str) -> None:
-    needs(*KINDS[kind])
+def test_generation_gives_the_tokens_of_eager_attention(target: str, kind: str) -> None:
+    needs(target, *KINDS[kind])
     model = model_of(kind)
     options = {"max_new_tokens": 6, "do_sample": False, "return_dict_in_generate": True}
     scores = []
@@ -114,8 +121,8 @@ def test_generation_gives_the_tokens_of_eager_attention(kind: str) -> None:
                 break
 
 
-def test_left_padding_is_hidden_and_the_diagonal_stays() -> None:
-    needs("mask_mod")
+def test_left_padding_is_hidden_and_the_diagonal_stays(target: str) -> None:
+    needs(target, "mask_mod")
     model, ids = model_of("llama"), tokens()
     mask = torch.ones_like(ids)
     mask[0, :7] = 0
@@ -126,8 +133,8 @@ def test_left_padding_is_hidden_and_the_diagonal_stays() -> None:
     assert (ours[0, 7:] - alone[0]).abs().max() < 2 * TOLERANCE
 
 
-def test_a_dense_mask_of_four_dimensions() -> None:
-    needs("mask_mod", "score_mod")
+def test_a_dense_mask_of_four_dimensions(target: str) -> None:
+    needs(target, "mask_mod", "score_mod")
     model, ids = model_of("llama"), tokens(1, 5)
     visible = torch.ones(1, 1, 5, 5, dtype=torch.bool).tril()
     visible[..., 3, 1] = False
@@ -164,7 +171,8 @@ def test_masks_are_made_as_functions() -> None:
     assert any(value is padding for value in padded.params.values())
 
 
-def test_what_the_kernels_do_not_do_is_refused_by_name() -> None:
+def test_what_the_kernels_do_not_do_is_refused_by_name(target: str) -> None:
+    assert target
     model = model_of("llama", attention_dropout=0.1)
     model.set_attn_implementation(front_end.NAME)
     model.train()

@@ -85,6 +85,8 @@ _DEVICES = ("cpu", "cuda", "hip", "xpu", "mps", "meta")
 def _to(value: Traced, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Traced:
     targets = (*args, *(kwargs[key] for key in ("dtype",) if key in kwargs))
     for target in targets:
+        if target is None:  # the device of a value here
+            continue
         if isinstance(target, Traced):
             return convert(value, target.node.type)
         is_device = type(target).__name__ == "device" or str(target).startswith(_DEVICES)

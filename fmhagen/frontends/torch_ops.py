@@ -79,7 +79,9 @@ def _run(
     """Launch a kernel with the arguments of an operator."""
     own: dict[str, Any] = {}
     params: dict[str, Any] = {}
-    values = (*given["tensors"], *given["numbers"])
+    # NOTE: an operator takes numbers as floats; one that is whole serves both kinds of parameters.
+    numbers = (int(x) if float(x).is_integer() else x for x in given["numbers"])
+    values = (*given["tensors"], *numbers)
     for name, value in zip(filter(None, given["names"].split(",")), values, strict=True):
         if name.startswith("params."):
             params[name.removeprefix("params.")] = value
