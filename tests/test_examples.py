@@ -17,6 +17,8 @@ FINDINGS = {
     "03_schedule": ("chosen: Schedule(", "changed from the default", "refused: stages=9"),
     "04_torch": (),
     "05_inspect_plan": ("parameter block of", "spill_bytes = 0"),
+    "08_custom_mods": ("MaskMod('", "refused: params['temperature']=None: must be given"),
+    "09_flex_attention": (),
     "06_races": ("SMEM_V", "deadlock", "found with 0 of 3 seeds"),
     "07_paged_generation": ("8 different", "256 slots reserved", "64 of its 79 tokens"),
 }
