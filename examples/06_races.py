@@ -44,7 +44,8 @@ def run(instance: Instance, pattern: str, replacement: str, seed: int) -> None:
         EmulatorBackend(EmulatorOptions(seed=seed)),
         lambda: compile_source(source, for_emulator=True, host_optimisation="O0"),
     )
-    Calls(lambda _: launcher)(*random_tensors(instance.spec, CASE), None, None, True)
+    calls = Calls(instance.spec, lambda _: launcher)
+    calls(*random_tensors(instance.spec, CASE), return_lse=True)
 
 
 def main() -> None:
