@@ -10,6 +10,7 @@ from fmhagen.errors import TensorError, UnsupportedSpecError
 from fmhagen.expr.evaluate import evaluate
 from fmhagen.expr.nodes import Node
 from fmhagen.formula import mask_of, score_of
+from fmhagen.oracle_cache import gather_cache
 from fmhagen.oracle_inputs import (
     as_float64,
     parameter_values,
@@ -44,6 +45,8 @@ def reference(
     cu_seqlens_k: Any = None,
     seqused_q: Any = None,
     seqused_k: Any = None,
+    cache_seqlens: Any = None,
+    block_table: Any = None,
 ) -> tuple[Array, Array]:
     """Compute attention in float64.
 
@@ -61,6 +64,8 @@ def reference(
         cu_seqlens_k: the same of the keys.
         seqused_q: (B,) rows of each sequence that are used; None means all.
         seqused_k: the same of the keys.
+        cache_seqlens: (B,) keys of each sequence, for a spec with `kv_cache`.
+        block_table: (B, max_pages), for a spec with a `page_size`.
 
     Returns:
         O as q is laid out, and LSE (natural logarithm, the sink included) of shape (B, H, Sq), or
@@ -68,7 +73,7 @@ def reference(
         there is one; a row of no sequence has O = 0 and LSE = -inf.
 
     Raises:
-        UnsupportedSpecError: the spec is of a backward pass or of a paged cache.
+        UnsupportedSpecError: the spec is of a backward pass.
         TensorError: the shapes do not fit one another, or something is missing.
     """
     import numpy as np
@@ -76,8 +81,13 @@ def reference(
     _check_spec(spec)
     check_scale("scale", scale)
     factor = spec.scale_value if scale is None else float(scale)
-    q64, k64, v64 = (as_float64(tensor) for tensor in (q, k, v))
-    if spec.varlen:
+    q64 = as_float64(q)
+    if spec.kv_cache:
+        q64 = _heads_first(spec, q64)
+        rows = [slice(0, q64.shape[2])] * len(q64)
+        k64, v64, keys = gather_cache(spec, k, v, cache_seqlens, block_table)
+    elif spec.varlen:
+        k64, v64 = as_float64(k), as_float64(v)
         offsets_q = sequence_offsets("cu_seqlens_q", cu_seqlens_q)
         offsets_k = sequence_offsets("cu_seqlens_k", cu_seqlens_k)
         rows = used_rows(offsets_q, seqused_q)
@@ -85,7 +95,7 @@ def reference(
         # (H, S, d) as one batch
         q64, k64, v64 = (_heads_first(spec, tensor[None]) for tensor in (q64, k64, v64))
     else:
-        q64, k64, v64 = (_heads_first(spec, tensor) for tensor in (q64, k64, v64))
+        q64, k64, v64 = (_heads_first(spec, t) for t in (q64, as_float64(k), as_float64(v)))
         rows, keys = ([slice(0, t.shape[2])] * len(t) if t.ndim == 4 else [] for t in (q64, k64))
     _check_shapes(spec, q64, k64, v64)
     heads = q64.shape[1]
@@ -197,14 +207,9 @@ def _heads_first(spec: AttentionSpec, tensor: Array) -> Array:
 
 
 def _check_spec(spec: AttentionSpec) -> None:
-    for field, unused in (
-        ("page_size", None),
-        ("direction", "forward"),
-    ):
-        value = getattr(spec, field)
-        if value != unused:
-            limit = "the reference takes contiguous tensors of a forward pass"
-            raise UnsupportedSpecError(field, value, limit, f"use {field}={unused!r}")
+    if spec.direction != "forward":
+        limit = "the reference is of the forward pass"
+        raise UnsupportedSpecError("direction", str(spec.direction), limit)
 
 
 def _check_shapes(spec: AttentionSpec, q: Array, k: Array, v: Array) -> None:

@@ -6,6 +6,21 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SplitBand:
+    """One band of the mask.
+
+    Attributes:
+        first: function that gives a row's first key.
+        end: function that gives what lies behind its last.
+        heads_differ: they depend on the head.
+    """
+
+    first: str
+    end: str
+    heads_differ: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SplitPlan:
     """The structure of a kernel that splits keys among blocks, and of the one that adds up.
 
@@ -17,6 +32,14 @@ class SplitPlan:
         uses_bulk_copies: K and V are copied by the copy engine, else by the lanes.
         step_keys: keys of one step of a block; sequences are cut at multiples of it.
         piece_rows: rows of one copy of the copy engine; a divisor of the page.
+        bands: of the mask.
+        heads_differ: the mask of a row depends on its head.
+        needs_places: the score function or the mask is asked for each of a thread's rows.
+        reads_place: some band does not depend on the head, and so says where keys begin and end.
+        keeps_queries: each warp has Q in registers, else all read it from shared memory.
+        sink: a logit without a value is in the denominator.
+        score_factor: what turns scores into units of log2.
+        score_text: scores in these units, for comments.
     """
 
     combine_symbol: str
@@ -26,3 +49,16 @@ class SplitPlan:
     uses_bulk_copies: bool
     step_keys: int
     piece_rows: int
+    bands: tuple[SplitBand, ...]
+    heads_differ: bool
+    needs_places: bool
+    reads_place: bool
+    keeps_queries: bool
+    sink: bool
+    score_factor: str
+    score_text: str
+
+    @property
+    def has_several_bands(self) -> bool:
+        """Whether the steps with visible keys may lie in several places."""
+        return len(self.bands) > 1

@@ -24,7 +24,7 @@ def symbol_of(
     words = ["fmha", "fwd", str(spec.dtype)]
     if spec.causal:
         words.append("causal_top_left" if spec.anchor == "top_left" else "causal")
-    words += _words_of(spec)
+    words += words_of(spec)
     if spec.p_rounding != "auto":
         words.append(str(spec.p_rounding))
     depth = f"d{spec.d}" if spec.d == spec.dv else f"d{spec.d}x{spec.dv}"
@@ -32,7 +32,7 @@ def symbol_of(
     return "_".join(words) + f"__{tile}__{target.symbol_suffix}"
 
 
-def _words_of(spec: AttentionSpec) -> tuple[str, ...]:
+def words_of(spec: AttentionSpec) -> tuple[str, ...]:
     """Return what a symbol says of the window, the mods, sinks and packing, in order."""
     words = []
     if spec.window_left is not None or spec.window_right is not None:

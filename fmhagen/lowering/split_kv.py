@@ -6,7 +6,8 @@ import math
 
 from fmhagen.errors import ScheduleError
 from fmhagen.grid import GridFormula
-from fmhagen.lowering.common import LN2
+from fmhagen.language import Language
+from fmhagen.lowering.common import LN2, words_of
 from fmhagen.lowering.language import lower_language
 from fmhagen.lowering.split_kv_params import param_fields
 from fmhagen.plan import (
@@ -18,7 +19,7 @@ from fmhagen.plan import (
 )
 from fmhagen.schedule import Copy, Schedule
 from fmhagen.spec import AttentionSpec
-from fmhagen.split_plan import SplitPlan
+from fmhagen.split_plan import SplitBand, SplitPlan
 from fmhagen.targets import Target
 
 # Shapes of the matrix unit and the copy engine that this main loop is written for.
@@ -32,6 +33,9 @@ LANES = 32
 CHUNK_BYTES = 16
 ELEMENT_BYTES = 2
 COMBINE_WARPS = 8
+LOG2_E = Constant(
+    ctype="f32", name="LOG2_E", value=math.log2(math.e), comment="exp(x) = exp2(LOG2_E * x)"
+)
 SPARE_REGISTERS = 64  # addresses, row statistics, loop state and operands of a thread
 
 
@@ -57,7 +61,6 @@ def lower_split_kv(spec: AttentionSpec, schedule: Schedule, target: Target) -> P
     language = lower_language(spec)
     params, params_bytes = pack_params(param_fields(spec, schedule) + language.fields)
     symbol = _symbol(spec, schedule, target)
-    values = -(-spec.dv // (4 * LANES)) * 4
     return Plan(
         spec=spec,
         schedule=schedule,
@@ -65,7 +68,7 @@ def lower_split_kv(spec: AttentionSpec, schedule: Schedule, target: Target) -> P
         symbol=symbol,
         filename=symbol + target.file_suffix,
         threads=schedule.consumers * LANES,
-        constants=_constants(spec, schedule, shared),
+        constants=_constants(spec, schedule, shared, language),
         params=params,
         params_bytes=params_bytes,
         tensor_maps=_tensor_maps(spec, schedule),
@@ -84,15 +87,38 @@ def lower_split_kv(spec: AttentionSpec, schedule: Schedule, target: Target) -> P
         conditional_rescale=True,
         heads_in_l2_bytes=0,
         language=language,
-        split=SplitPlan(
-            combine_symbol=f"{symbol}_combine",
-            combine_threads=COMBINE_WARPS * LANES,
-            combine_shared_bytes=COMBINE_WARPS * (values * LANES * 4 + 8),
-            is_paged=spec.page_size is not None,
-            uses_bulk_copies=schedule.copy == Copy.BULK,
-            step_keys=schedule.consumers * schedule.tile_n,
-            piece_rows=_piece_rows(spec, schedule),
-        ),
+        split=_split(spec, schedule, symbol, language),
+    )
+
+
+def _split(spec: AttentionSpec, schedule: Schedule, symbol: str, language: Language) -> SplitPlan:
+    bands = tuple(
+        SplitBand(
+            first=functions.first.name,
+            end=functions.end.name,
+            heads_differ=band.first.reads("h") or band.end.reads("h"),
+        )
+        for functions, band in zip(language.bands, language.bounds.bands, strict=True)
+    )
+    rest = language.bounds.rest
+    differ = any(band.heads_differ for band in bands) or (rest is not None and rest.reads("h"))
+    has_score = language.score is not None
+    return SplitPlan(
+        combine_symbol=f"{symbol}_combine",
+        combine_threads=COMBINE_WARPS * LANES,
+        combine_shared_bytes=COMBINE_WARPS * (_values(spec) * LANES * 4 + 8),
+        is_paged=spec.page_size is not None,
+        uses_bulk_copies=schedule.copy == Copy.BULK,
+        step_keys=schedule.consumers * schedule.tile_n,
+        piece_rows=_piece_rows(spec, schedule),
+        bands=bands,
+        heads_differ=differ,
+        needs_places=has_score or differ or not language.exact,
+        reads_place=not all(band.heads_differ for band in bands),
+        keeps_queries=keeps_queries(spec),
+        sink=spec.sink,
+        score_factor="LOG2_E" if has_score else "params.scale_log2",
+        score_text="log2(e) * score_mod(scale * S)" if has_score else "scale_log2 * S",
     )
 
 
@@ -103,6 +129,11 @@ class CacheGrid(GridFormula):
         """Return the formula as text."""
         units = f"{self.per_compute_unit} * compute units"
         return f"Hk * row tiles * max(1, {units} / (Hk * row tiles))"
+
+
+def keeps_queries(spec: AttentionSpec) -> bool:
+    """Return whether each warp has Q in registers: a quarter of its depth of them."""
+    return max(spec.d, spec.dv) <= 128
 
 
 def stage_bytes(spec: AttentionSpec, tile_n: int) -> int:
@@ -125,6 +156,7 @@ def _symbol(spec: AttentionSpec, schedule: Schedule, target: Target) -> str:
     words = ["fmha", "cache", str(spec.dtype)]
     if spec.causal:
         words.append("causal_top_left" if spec.anchor == "top_left" else "causal")
+    words += words_of(spec)
     if spec.page_size is not None:
         words.append(f"page{spec.page_size}")
     depth = f"d{spec.d}" if spec.d == spec.dv else f"d{spec.d}x{spec.dv}"
@@ -141,6 +173,9 @@ def _check_shape(spec: AttentionSpec, schedule: Schedule) -> None:
         raise ScheduleError("tile_m", schedule.tile_m, limit, f"use tile_m={TILE_ROWS}")
     if schedule.tile_n not in (16, 32, 64):
         raise ScheduleError("tile_n", schedule.tile_n, "must be 16, 32 or 64", "use tile_n=16")
+    if schedule.copy == Copy.GATHER and schedule.tile_n > LANES:
+        limit = f"a gather takes tiles of at most {LANES} keys, one a lane"
+        raise ScheduleError("tile_n", schedule.tile_n, limit, f"use tile_n={LANES}")
     if schedule.consumers not in (1, 2, 4, 8):
         limit = "must be 1, 2, 4 or 8 warps"
         raise ScheduleError("consumers", schedule.consumers, limit, "use consumers=4")
@@ -165,7 +200,8 @@ def _check_shape(spec: AttentionSpec, schedule: Schedule) -> None:
 def _check_registers(spec: AttentionSpec, schedule: Schedule, target: Target) -> None:
     threads = schedule.consumers * LANES * schedule.blocks_per_unit
     have = min(target.registers_per_block // threads // 8 * 8, target.max_registers_per_thread)
-    need = spec.dv // 2 + spec.d // 4 + schedule.tile_n * 3 // 4 + SPARE_REGISTERS
+    queries = spec.d // 4 if keeps_queries(spec) else 0
+    need = spec.dv // 2 + queries + schedule.tile_n * 3 // 4 + SPARE_REGISTERS
     if need > have:
         limit = f"Q, S, P and O need about {need} registers a thread; there are {have}"
         raise ScheduleError("consumers", schedule.consumers, limit, "use fewer warps or blocks")
@@ -175,8 +211,10 @@ def _shared_map(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[SharedRe
     warps, stages = schedule.consumers, schedule.stages
     ring = warps * stages * stage_bytes(spec, schedule.tile_n)
     full = ("FULL", warps * stages * BARRIER_BYTES, "K and V have landed: lane 0 (1 + bytes)")
+    q_bytes = TILE_ROWS * SWIZZLE_BYTES * _boxes(spec.d)
     rows = (
         ("SMEM_RING", ring, f"K and V tiles [{warps} warps][{stages}]; O is merged in them"),
+        *((("SMEM_Q", q_bytes, "the tile of Q"),) if not keeps_queries(spec) else ()),
         ("SMEM_STATES", warps * TILE_ROWS * 8, "reference and l of each row, of each warp"),
         ("SMEM_PLACES", warps * 4, "where each warp's O lies"),
         *((full,) if schedule.copy == Copy.BULK else ()),
@@ -192,6 +230,11 @@ def _shared_map(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[SharedRe
     return tuple(regions), -(-offset // CHUNK_BYTES) * CHUNK_BYTES
 
 
+def _values(spec: AttentionSpec) -> int:
+    """Return how many columns of O a lane of the second kernel adds up."""
+    return -(-spec.dv // (4 * LANES)) * 4
+
+
 def _boxes(depth: int) -> int:
     """Return how many boxes of columns hold a head's depth; the last one may be padded."""
     return -(-depth // BOX_COLUMNS)
@@ -203,7 +246,10 @@ def _box_columns(depth: int) -> int:
 
 
 def _constants(
-    spec: AttentionSpec, schedule: Schedule, shared: tuple[SharedRegion, ...]
+    spec: AttentionSpec,
+    schedule: Schedule,
+    shared: tuple[SharedRegion, ...],
+    language: Language,
 ) -> tuple[Constant, ...]:
     def number(name: str, value: int, comment: str) -> Constant:
         return Constant(ctype="u32", name=name, value=value, comment=comment)
@@ -211,7 +257,7 @@ def _constants(
     tile_n, d, dv, warps = schedule.tile_n, spec.d, spec.dv, schedule.consumers
     rows = _piece_rows(spec, schedule)
     row_box = rows * SWIZZLE_BYTES
-    values = -(-dv // (4 * LANES)) * 4
+    values = _values(spec)
     bulk = (
         number("TILE_PIECES", tile_n // rows, "copies of rows that a tile takes"),
         number(
@@ -250,7 +296,9 @@ def _constants(
         number("COMBINE_THREADS", COMBINE_WARPS * LANES, "of a block of the second kernel"),
         number("COMBINE_VALUES", values, "columns of O that a lane of it adds up"),
         number("COMBINE_SUMS", COMBINE_WARPS * values * LANES * 4, "its sums in shared memory"),
+        number("BANDS", len(language.bands), "ranges of keys that the mask shows a row"),
         LN2,
+        *((LOG2_E,) if language.score is not None or spec.sink else ()),
     )
 
 

@@ -69,4 +69,5 @@ def param_fields(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[str, st
     """Return (ctype, name, comment) of each field, in order; see `plan.ParamField`."""
     paged = spec.page_size is not None
     keys = _MAPS if schedule.copy == Copy.BULK else _pointers(paged)
-    return (*keys, *(_TABLE if paged else ()), *_REST)
+    sinks = (("const f32*", "sinks", "logits without a value [H]"),) if spec.sink else ()
+    return (*keys, *(_TABLE if paged else ()), *_REST, *sinks)

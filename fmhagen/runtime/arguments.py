@@ -83,6 +83,9 @@ _SUGGESTIONS = {
     "params": "a spec with a mask_mod or score_mod takes them",
     "alibi_slopes": "a spec with alibi=True takes them",
     "sinks": "a spec with sink=True takes them",
+    "cache_seqlens": "a spec with kv_cache=True takes them",
+    "block_table": "a spec with page_size=... takes it",
+    "num_splits": "a spec with kv_cache=True takes it",
 } | {
     name: "a spec with varlen=True takes it"
     for name in (*(argument.name for argument in _PACKED), *_NUMBERS)

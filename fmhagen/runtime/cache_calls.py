@@ -61,6 +61,7 @@ class CacheCalls:
         """Compute O, and LSE if asked for; see `fmhagen.api.Kernel`."""
         given = extras or {}
         lengths, table = given.get("cache_seqlens"), given.get("block_table")
+        more: tuple[int | float, ...] = ()
         try:
             # fmt: off
             key: tuple[Any, ...] = (
@@ -70,6 +71,9 @@ class CacheCalls:
                 *_layout(lengths), *_layout(table), *_layout(out), given.get("num_splits"),
             )
             # fmt: on
+            if self._arguments.fields:
+                named, more, _ = self._arguments.read(_others(given))
+                key = (*key, named)
             ready = self._ready[key]
         except (AttributeError, KeyError, TypeError):
             return self._first(q, k, v, scale, out, return_lse, given)
@@ -95,6 +99,7 @@ class CacheCalls:
             0 if lengths is None else lengths.data_ptr(),
             partial,
             partial + ready.o_bytes,
+            *more,
         )
         place = (addresses, scale, stream)
         for prepared in (first,) if second is None else (first, second):
@@ -120,19 +125,20 @@ class CacheCalls:
         spec = self._spec
         views = view("q", q), view("k", k), view("v", v)
         q_view, k_view, v_view = views
-        others: Any = {name: item for name, item in given.items() if name not in OWN}
-        self._arguments.check(others, q_view)
+        arguments = self._arguments.check(_others(given), q_view)
         num_splits = _whole_splits(given.get("num_splits"))
         batch = q_view.shape[0] if q_view.shape else 0
         table = check_table(spec, given.get("block_table"), q_view, batch)
         problem = check_cache(spec, *views, table)
         lengths = check_lengths(given.get("cache_seqlens"), q_view, batch)
+        sizes = problem.sizes
+        names = {"B": batch, "H": sizes.heads, "Sq": sizes.seqlen_q, "Sk": sizes.seqlen_k}
+        self._arguments.check_sizes(arguments, names)
         if lengths is None and spec.page_size is not None:
             raise TensorError("cache_seqlens", None, "must be given: int32 of shape (B,)")
         launcher = self._pick(q_view)
         plan = launcher.plan
         scale_log2 = scale_log2_of(spec.scale_value if scale is None else scale)
-        sizes = problem.sizes
         shapes = output_shapes(launcher.axes, sizes, q_view, spec.dv)
         allocate = allocators(q_view, shapes, has_out=out is not None)
         if out is not None:
@@ -149,10 +155,14 @@ class CacheCalls:
         lse = allocate[1]() if return_lse else None
         units = launcher.backend.compute_units(q_view.device)
         cut = choose_cut(plan, problem, units, num_splits)
+        tensors = q_view, k_view, v_view, o_view
+        more = {**arguments.values, **dict.fromkeys(self._arguments.fields, 0)}
+        fields = self._arguments.fields
         ready = prepare_cache(
-            launcher, problem, cut, (q_view, k_view, v_view, o_view), table, allocate, stream
+            launcher, problem, cut, tensors, table, allocate, stream, more, fields
         )
-        self._keep(ready, (q_view, k_view, v_view), q, out, lengths, table, given)
+        if not arguments.is_converted:
+            self._keep(ready, (q_view, k_view, v_view), q, out, lengths, table, given)
         workspace = (
             None if ready.new_workspace is None else view("workspace", ready.new_workspace())
         )
@@ -168,8 +178,10 @@ class CacheCalls:
             0 if lengths is None else lengths.address,
             partial,
             partial + ready.o_bytes,
+            *arguments.addresses,
         )
-        inputs = tuple(t for t in (q_view, k_view, v_view, table, lengths) if t is not None)
+        own = (q_view, k_view, v_view, table, lengths, *arguments.tensors.values())
+        inputs = tuple(tensor for tensor in own if tensor is not None)
         works = () if workspace is None else (workspace,)
         memories = Memories(
             inputs=inputs, outputs=(*outputs, *works), is_complete=ready.second is None
@@ -199,13 +211,18 @@ class CacheCalls:
             if tensor is not None and given.get(name) is not tensor.tensor:
                 return
         tensors = [t.tensor for t in inputs]
-        key = (
+        key: tuple[Any, ...] = (
             *(x for t in tensors for x in _layout(t)),
             *_layout(given.get("cache_seqlens")),
             *_layout(given.get("block_table")),
             *_layout(out),
             given.get("num_splits"),
         )
+        if self._arguments.fields:
+            try:
+                key = (*key, self._arguments.read(_others(given))[0])
+            except (AttributeError, TypeError):
+                return
         if len(self._ready) >= MAX_PREPARED:
             self._ready.clear()
         self._ready[key] = ready
@@ -216,6 +233,11 @@ def _layout(tensor: Any) -> tuple[Any, ...]:
     if tensor is None:
         return (None,)
     return tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device()
+
+
+def _others(given: Extras) -> Any:
+    """Return the arguments of a call that are not those of a cache."""
+    return {name: item for name, item in given.items() if name not in OWN}
 
 
 def _whole_splits(value: int | None) -> int | None:

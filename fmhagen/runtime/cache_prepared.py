@@ -14,7 +14,7 @@ from fmhagen.runtime.cache_values import (
     cache_values,
     workspace_bytes,
 )
-from fmhagen.runtime.launch_values import operand, scale_log2_of
+from fmhagen.runtime.launch_values import Value, operand, scale_log2_of
 from fmhagen.runtime.launcher import Launcher, quick_stream, wants_gradients
 from fmhagen.runtime.outputs import Allocate
 from fmhagen.runtime.prepared import Maps, Prepared
@@ -49,8 +49,25 @@ def prepare_cache(
     table: TensorView | None,
     allocate: tuple[Allocate, Allocate],
     stream: int,
+    more: dict[str, Value],
+    fields: tuple[str, ...],
 ) -> Ready:
-    """Find all that depends on the layout of a call."""
+    """Find all that depends on the layout of a call.
+
+    Args:
+        launcher: of the plan.
+        problem: the sizes of the call.
+        cut: how its keys may be cut.
+        tensors: q, k, v and o.
+        table: the block table.
+        allocate: makes O and LSE.
+        stream: of the call.
+        more: values of the parameters of mask and score function.
+        fields: those among them that every call fills.
+
+    Raises:
+        TensorError: the copy engine cannot address K or V.
+    """
     plan, backend = launcher.plan, launcher.backend
     q, k, v, o = tensors
     rows = operand("q", q, launcher.axes), operand("o", o, launcher.axes)
@@ -61,7 +78,7 @@ def prepare_cache(
         if reason is not None:
             raise TensorError(tensor.name, tensor.strides, reason)
     table_stride = 0 if table is None or table.shape[0] < 2 else table.strides[0]
-    values = cache_values(plan, problem, cut, rows, keys, table_stride)
+    values = cache_values(plan, problem, cut, rows, keys, table_stride) | more
     by_name = {cache.name: cache for cache in keys}
     maps = {
         item.field: Maps(backend.map_encoder(item, by_name[item.tensor]))
@@ -74,7 +91,7 @@ def prepare_cache(
             names=tuple(field.name for field in plan.params),
             values=values,
             maps=maps,
-            more=FILLED,
+            more=(*FILLED, *fields),
             blocks=count,
             loaded=kernel,
             new_o=allocate[0],

@@ -75,6 +75,14 @@ FMHAGEN_DEVICE u32 load_global_u32(const u16* address) {
   return *reinterpret_cast<const u32*>(address);
 }
 
+// Loads eight 16-bit elements of global memory; `address` is 16-byte aligned.
+FMHAGEN_DEVICE void load_global_u32x4(u32 (&r)[4], const u16* address) {
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "l"(address)
+               : "memory");
+}
+
 // Loads one float of global memory.
 FMHAGEN_DEVICE f32 load_global_f32(const f32* address) {
   return *address;
@@ -127,6 +135,12 @@ FMHAGEN_DEVICE void store_shared_f32x2(u32 address, f32 low, f32 high) {
 FMHAGEN_DEVICE void store_shared_f32x4(u32 address, f32 v0, f32 v1, f32 v2, f32 v3) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(v0), "f"(v1), "f"(v2),
                "f"(v3)
+               : "memory");
+}
+
+// Stores four words to shared memory; `address` is 16-byte aligned.
+FMHAGEN_DEVICE void store_shared_u32x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0), "r"(r1), "r"(r2), "r"(r3)
                : "memory");
 }
 

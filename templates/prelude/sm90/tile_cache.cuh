@@ -8,11 +8,15 @@ FMHAGEN_DEVICE u32 tile_address(u32 tile, u32 n, u32 chunk, u32 step) {
   return (row + (chunk ^ n % 8) * 16 ^ step % 4 * 32) + step / 4 * (BOX_ROWS * ROW_BYTES);
 }
 
+// Address of the 16-byte chunk 2 * step + chunk of row `row` of the tile of Q in shared memory, laid out likewise.
+FMHAGEN_DEVICE u32 query_address(u32 tile, u32 row, u32 chunk, u32 step) {
+  return (tile + row * ROW_BYTES + (chunk ^ row % 8) * 16 ^ step % 4 * 32) + step / 4 * (TILE_M * ROW_BYTES);
+}
+
 // Sum over this lane and those below it.
 FMHAGEN_DEVICE u32 prefix_sum(u32 value) {
   const u32 lane = thread_index() % 32;
-#pragma unroll
-  for (u32 distance = 1; distance < 32; distance *= 2) {
+  FMHAGEN_UNROLL for (u32 distance = 1; distance < 32; distance *= 2) {
     const u32 below = shuffle_up(value, distance);
     value += lane >= distance ? below : 0;
   }

@@ -98,6 +98,11 @@ static inline u32 load_global_u32(const u16* address) {
   return value;
 }
 
+static inline void load_global_u32x4(u32 (&r)[4], const u16* address) {
+  FMHAGEN_COUNT("ld.global");
+  emulator::load_global("load_global_u32x4", r, address, 16);
+}
+
 static inline f32 load_global_f32(const f32* address) {
   FMHAGEN_COUNT("ld.global");
   f32 value;
@@ -169,6 +174,11 @@ static inline void load_shared_f32x4(f32 (&values)[4], u32 address) {
 
 static inline void store_shared_u32(u32 address, u32 value) {
   emulator::store_shared("store_shared_u32", emulator::store_kind, address, &value, 4);
+}
+
+static inline void store_shared_u32x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
+  const u32 values[4] = {r0, r1, r2, r3};
+  emulator::store_shared("store_shared_u32x4", emulator::store_kind, address, values, 16);
 }
 
 static inline void store_shared_f32x2(u32 address, f32 low, f32 high) {
