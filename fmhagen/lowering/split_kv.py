@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-import math
-
 from fmhagen.errors import ScheduleError
 from fmhagen.grid import GridFormula
 from fmhagen.language import Language
-from fmhagen.lowering.common import LN2, words_of
+from fmhagen.lowering.common import words_of
 from fmhagen.lowering.language import lower_language
+from fmhagen.lowering.split_kv_constants import constants_of
 from fmhagen.lowering.split_kv_params import param_fields
+from fmhagen.lowering.split_kv_shapes import (
+    BARRIER_BYTES,
+    BOX_COLUMNS,
+    CHUNK_BYTES,
+    COMBINE_WARPS,
+    LANES,
+    SWIZZLE_BYTES,
+    SWIZZLE_ROWS,
+    TILE_ROWS,
+    boxes_of,
+    boxes_of_copy,
+    bulk_piece_rows,
+    combine_values,
+    keeps_queries,
+    piece_rows,
+    stage_bytes,
+)
 from fmhagen.plan import (
-    Constant,
     Plan,
     SharedRegion,
     TensorMapPlan,
@@ -22,20 +37,6 @@ from fmhagen.spec import AttentionSpec
 from fmhagen.split_plan import SplitBand, SplitPlan
 from fmhagen.targets import Target
 
-# Shapes of the matrix unit and the copy engine that this main loop is written for.
-TILE_ROWS = 16  # rows of one warp's matrix instruction
-MATRIX_K = 16  # depth of one 16-bit matrix instruction
-BOX_COLUMNS = 64  # 128 bytes: one row of the 128-byte swizzle
-SWIZZLE_BYTES = 128
-SWIZZLE_ROWS = 8  # rows after which the swizzle repeats: a copy has a multiple of them
-BARRIER_BYTES = 8
-LANES = 32
-CHUNK_BYTES = 16
-ELEMENT_BYTES = 2
-COMBINE_WARPS = 8
-LOG2_E = Constant(
-    ctype="f32", name="LOG2_E", value=math.log2(math.e), comment="exp(x) = exp2(LOG2_E * x)"
-)
 SPARE_REGISTERS = 64  # addresses, row statistics, loop state and operands of a thread
 
 
@@ -68,7 +69,7 @@ def lower_split_kv(spec: AttentionSpec, schedule: Schedule, target: Target) -> P
         symbol=symbol,
         filename=symbol + target.file_suffix,
         threads=schedule.consumers * LANES,
-        constants=_constants(spec, schedule, shared, language),
+        constants=constants_of(spec, schedule, shared, language),
         params=params,
         params_bytes=params_bytes,
         tensor_maps=_tensor_maps(spec, schedule),
@@ -87,6 +88,7 @@ def lower_split_kv(spec: AttentionSpec, schedule: Schedule, target: Target) -> P
         conditional_rescale=True,
         heads_in_l2_bytes=0,
         language=language,
+        is_dependent=True,
         split=_split(spec, schedule, symbol, language),
     )
 
@@ -106,11 +108,11 @@ def _split(spec: AttentionSpec, schedule: Schedule, symbol: str, language: Langu
     return SplitPlan(
         combine_symbol=f"{symbol}_combine",
         combine_threads=COMBINE_WARPS * LANES,
-        combine_shared_bytes=COMBINE_WARPS * (_values(spec) * LANES * 4 + 8),
+        combine_shared_bytes=COMBINE_WARPS * combine_values(spec) * LANES * 4,
         is_paged=spec.page_size is not None,
         uses_bulk_copies=schedule.copy == Copy.BULK,
         step_keys=schedule.consumers * schedule.tile_n,
-        piece_rows=_piece_rows(spec, schedule),
+        piece_rows=piece_rows(spec, schedule),
         bands=bands,
         heads_differ=differ,
         needs_places=has_score or differ or not language.exact,
@@ -129,27 +131,6 @@ class CacheGrid(GridFormula):
         """Return the formula as text."""
         units = f"{self.per_compute_unit} * compute units"
         return f"Hk * row tiles * max(1, {units} / (Hk * row tiles))"
-
-
-def keeps_queries(spec: AttentionSpec) -> bool:
-    """Return whether each warp has Q in registers: a quarter of its depth of them."""
-    return max(spec.d, spec.dv) <= 128
-
-
-def stage_bytes(spec: AttentionSpec, tile_n: int) -> int:
-    """Return the bytes of one tile of K and V in shared memory."""
-    return tile_n * SWIZZLE_BYTES * (_boxes(spec.d) + _boxes(spec.dv))
-
-
-def bulk_piece_rows(spec: AttentionSpec, tile_n: int) -> int:
-    """Return the most rows of a tile that one copy of the copy engine can hold."""
-    return tile_n if spec.page_size is None else math.gcd(spec.page_size, tile_n)
-
-
-def _piece_rows(spec: AttentionSpec, schedule: Schedule) -> int:
-    if schedule.copy == Copy.GATHER:
-        return schedule.tile_n
-    return bulk_piece_rows(spec, schedule.tile_n)
 
 
 def _symbol(spec: AttentionSpec, schedule: Schedule, target: Target) -> str:
@@ -211,7 +192,7 @@ def _shared_map(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[SharedRe
     warps, stages = schedule.consumers, schedule.stages
     ring = warps * stages * stage_bytes(spec, schedule.tile_n)
     full = ("FULL", warps * stages * BARRIER_BYTES, "K and V have landed: lane 0 (1 + bytes)")
-    q_bytes = TILE_ROWS * SWIZZLE_BYTES * _boxes(spec.d)
+    q_bytes = TILE_ROWS * SWIZZLE_BYTES * boxes_of(spec.d)
     rows = (
         ("SMEM_RING", ring, f"K and V tiles [{warps} warps][{stages}]; O is merged in them"),
         *((("SMEM_Q", q_bytes, "the tile of Q"),) if not keeps_queries(spec) else ()),
@@ -230,87 +211,15 @@ def _shared_map(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[SharedRe
     return tuple(regions), -(-offset // CHUNK_BYTES) * CHUNK_BYTES
 
 
-def _values(spec: AttentionSpec) -> int:
-    """Return how many columns of O a lane of the second kernel adds up."""
-    return -(-spec.dv // (4 * LANES)) * 4
-
-
-def _boxes(depth: int) -> int:
-    """Return how many boxes of columns hold a head's depth; the last one may be padded."""
-    return -(-depth // BOX_COLUMNS)
-
-
-def _box_columns(depth: int) -> int:
-    """Return how many boxes of columns one copy takes: all, unless the last one is padded."""
-    return 1 if depth % BOX_COLUMNS else _boxes(depth)
-
-
-def _constants(
-    spec: AttentionSpec,
-    schedule: Schedule,
-    shared: tuple[SharedRegion, ...],
-    language: Language,
-) -> tuple[Constant, ...]:
-    def number(name: str, value: int, comment: str) -> Constant:
-        return Constant(ctype="u32", name=name, value=value, comment=comment)
-
-    tile_n, d, dv, warps = schedule.tile_n, spec.d, spec.dv, schedule.consumers
-    rows = _piece_rows(spec, schedule)
-    row_box = rows * SWIZZLE_BYTES
-    values = _values(spec)
-    bulk = (
-        number("TILE_PIECES", tile_n // rows, "copies of rows that a tile takes"),
-        number(
-            "K_COPIES", _boxes(d) // _box_columns(d), "copies of columns that a piece of K takes"
-        ),
-        number("V_COPIES", _boxes(dv) // _box_columns(dv), "the same of V"),
-        number("BOX_BYTES", row_box, "rows of a piece in one box of columns"),
-        number("K_PIECE_BYTES", row_box * _boxes(d), "a piece of K"),
-        number("V_PIECE_BYTES", row_box * _boxes(dv), "a piece of V"),
-        number("V_TILE_BYTES", tile_n * SWIZZLE_BYTES * _boxes(dv), "V of a stage"),
-        number("BARRIER_BYTES", BARRIER_BYTES, "one mbarrier"),
-        number("BOX_COLUMNS", BOX_COLUMNS, "columns of a box"),
-    )
-    page = (number("PAGE_SIZE", spec.page_size or 0, "keys of a page"),)
-    return (
-        number("TILE_M", TILE_ROWS, "rows of a tile: one matrix instruction's"),
-        number("TILE_N", tile_n, "keys of a warp's tile"),
-        number("HEAD_DIM", d, "d"),
-        number("HEAD_DIM_V", dv, "dv"),
-        *(page if spec.page_size is not None else ()),
-        number("WARPS", warps, "of a block"),
-        number("THREADS", warps * LANES, "of a block"),
-        number("BLOCKS_PER_UNIT", schedule.blocks_per_unit, "blocks that a compute unit holds"),
-        number("STEP_KEYS", warps * tile_n, "keys of a block's step"),
-        number("STAGES", schedule.stages, "tiles of K and V in flight, a warp"),
-        number("MATRIX_K", MATRIX_K, "depth of one matrix instruction"),
-        number("ROW_BYTES", SWIZZLE_BYTES, "one row of a box, and of the 128-byte swizzle"),
-        number("BOX_ROWS", rows, "rows of a box"),
-        number("K_COLUMN_BOXES", _boxes(d), "boxes of 64 columns that hold d columns"),
-        number("V_COLUMN_BOXES", _boxes(dv), "boxes of 64 columns that hold dv columns"),
-        *(bulk if schedule.copy == Copy.BULK else ()),
-        number("K_TILE_BYTES", tile_n * SWIZZLE_BYTES * _boxes(d), "K of a stage"),
-        number("STAGE_BYTES", stage_bytes(spec, tile_n), "K and V of a stage"),
-        *(number(r.name, r.offset_bytes, "see the shared-memory map") for r in shared),
-        number("COMBINE_WARPS", COMBINE_WARPS, "of a block of the second kernel"),
-        number("COMBINE_THREADS", COMBINE_WARPS * LANES, "of a block of the second kernel"),
-        number("COMBINE_VALUES", values, "columns of O that a lane of it adds up"),
-        number("COMBINE_SUMS", COMBINE_WARPS * values * LANES * 4, "its sums in shared memory"),
-        number("BANDS", len(language.bands), "ranges of keys that the mask shows a row"),
-        LN2,
-        *((LOG2_E,) if language.score is not None or spec.sink else ()),
-    )
-
-
 def _tensor_maps(spec: AttentionSpec, schedule: Schedule) -> tuple[TensorMapPlan, ...]:
     if schedule.copy == Copy.GATHER:
         return ()
-    rows = _piece_rows(spec, schedule)
+    rows = piece_rows(spec, schedule)
     return tuple(
         TensorMapPlan(
             field=f"{tensor}_map",
             tensor=tensor,
-            box=(BOX_COLUMNS, rows, _box_columns(depth), 1, 1),
+            box=(BOX_COLUMNS, rows, boxes_of_copy(depth), 1, 1),
             swizzle_bytes=SWIZZLE_BYTES,
             # NOTE: a row is 128 or 256 bytes, and more would be fetched for nothing.
             promotion_bytes=0,

@@ -57,6 +57,8 @@ _REST = (
     ("u32", "num_groups", "groups of blocks that share the steps of all sequences"),
     ("u32", "splits", "equal parts of a sequence, where sequences are cut so"),
     ("u32", "always_even", "1: sequences are always cut into `splits` equal parts"),
+    ("u32", "items", "sequences or boundaries of shares that the second kernel looks at"),
+    ("u32", "row_warps", "warps that add up one row: a divisor of COMBINE_WARPS"),
     (
         "u32",
         "items_are_sequences",

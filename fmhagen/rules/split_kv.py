@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from fmhagen.choice import Choice, fits
-from fmhagen.lowering.split_kv import SWIZZLE_ROWS, bulk_piece_rows, stage_bytes
+from fmhagen.lowering.split_kv_shapes import SWIZZLE_ROWS, bulk_piece_rows, stage_bytes
 from fmhagen.schedule import Copy, MainLoop, Schedule
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 
-WARPS = 4
-RING_OVERHEAD_BYTES = 2048  # row statistics and barriers beside the ring
+BLOCKS = ((8, 1), (4, 1), (4, 2), (2, 1))  # warps of a block, blocks a compute unit
+RING_OVERHEAD_BYTES = 12288  # row statistics, barriers and perhaps a tile of Q beside the ring
+MOST_STAGES = 8
+_WHY_NOT = {
+    (8, 1): "fewer bytes in flight, or copies by lanes",
+    (4, 1): "fewer warps to hide what a warp waits for",
+    (4, 2): "more blocks, so more parts of sequences to add up",
+    (2, 1): "fewer warps to hide what a warp waits for",
+}
 
 
 def choose_split_kv(spec: AttentionSpec, target: Target) -> Choice:
@@ -20,7 +25,7 @@ def choose_split_kv(spec: AttentionSpec, target: Target) -> Choice:
     while stage_bytes(spec, tile_n) < max(8192, 64 * spec.dv) and tile_n < 64:
         tile_n *= 2
     weighed = _schedules(spec, target, tile_n)
-    chosen = [s for s in weighed if fits(spec, s, target)] or [weighed[0]]
+    chosen = [schedule for schedule in weighed if fits(spec, schedule, target)] or [weighed[0]]
     best, rest = chosen[0], chosen[1:]
     how = (
         "the copy engine copies whole pieces of pages"
@@ -30,12 +35,12 @@ def choose_split_kv(spec: AttentionSpec, target: Target) -> Choice:
     reasons = (
         "a warp has 16 rows, the queries of a group of heads: decoding has few, and a warp that"
         " loads for itself waits for nobody",
-        f"tiles of {tile_n} keys: {stage_bytes(spec, tile_n)} bytes of K and V a stage",
-        f"{best.blocks_per_unit} blocks of {best.consumers} warps a compute unit with"
-        f" {best.stages} stages a warp: as many bytes in flight as shared memory holds",
+        f"tiles of {best.tile_n} keys: {stage_bytes(spec, best.tile_n)} bytes of K and V a stage",
+        f"{best.blocks_per_unit} block of {best.consumers} warps a compute unit with {best.stages}"
+        " stages a warp: as many bytes in flight as shared memory holds",
         how,
     )
-    rejected = tuple((schedule, "fewer bytes in flight, or more copies") for schedule in rest)
+    rejected = tuple((s, _WHY_NOT[s.consumers, s.blocks_per_unit]) for s in rest)
     return Choice(schedule=best, reasons=reasons, rejected=rejected)
 
 
@@ -45,26 +50,25 @@ def _schedules(spec: AttentionSpec, target: Target, tile_n: int) -> tuple[Schedu
     for copy in Copy:
         if copy == Copy.BULK and bulk_piece_rows(spec, tile_n) < SWIZZLE_ROWS:
             continue
-        for blocks in (2, 1):
-            stages = _stages(spec, target, tile_n, blocks)
-            if stages < 2 and blocks > 1:
-                continue
-            schedule = Schedule(
+        keys = min(tile_n, target.lanes_per_warp) if copy == Copy.GATHER else tile_n
+        made = [
+            Schedule(
                 main_loop=MainLoop.SPLIT_KV,
                 tile_m=16,
-                tile_n=tile_n,
-                consumers=WARPS,
-                stages=max(stages, 1),
+                tile_n=keys,
+                consumers=warps,
+                stages=_stages(spec, target, keys, warps, blocks),
                 copy=copy,
                 blocks_per_unit=blocks,
             )
-            found.append(schedule)
-            if stages > 2:
-                found.append(dataclasses.replace(schedule, stages=stages - 1))
+            for warps, blocks in BLOCKS
+        ]
+        # Two tiles in flight are the least that hides a copy.
+        found += sorted(made, key=lambda schedule: schedule.stages < 2)
     return tuple(found)
 
 
-def _stages(spec: AttentionSpec, target: Target, tile_n: int, blocks: int) -> int:
+def _stages(spec: AttentionSpec, target: Target, tile_n: int, warps: int, blocks: int) -> int:
     share = target.shared_memory_per_unit_bytes // blocks - target.shared_memory_reserved_bytes
     share = min(share, target.shared_memory_per_block_bytes) - RING_OVERHEAD_BYTES
-    return min(share // (WARPS * stage_bytes(spec, tile_n)), 8)
+    return max(1, min(share // (warps * stage_bytes(spec, tile_n)), MOST_STAGES))

@@ -85,7 +85,7 @@ def prepare_cache(
         for item in plan.tensor_maps
     }
     loaded = launcher.load(q.device, stream), launcher.load_second(q.device, stream)
-    blocks = cut.blocks, cut.items * problem.sizes.heads * problem.sizes.seqlen_q
+    blocks = cut.blocks, cut.combine_blocks
     first, second = (
         Prepared(
             names=tuple(field.name for field in plan.params),

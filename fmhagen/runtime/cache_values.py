@@ -16,8 +16,7 @@ from fmhagen.runtime.launch_values import Operand, Value, scale_log2_of
 from fmhagen.runtime.tensors import TensorView
 
 BOX_COLUMNS = 64  # columns of one box of a copy; heads of whole boxes are copied at once
-BUSY_SHARE = 0.72
-"""Blocks for each compute unit from which the memory is busy, with sequences cut evenly."""
+WARPS_FOR_ROWS = 16  # of the second kernel on a compute unit: more would come in a second wave
 
 
 class CacheOperand(Operand):
@@ -72,6 +71,10 @@ class Cut:
         always_even: sequences are always cut so.
         items: sequences or shares that the second kernel looks at; 0 where nothing can be cut.
         items_are_sequences: which of the two.
+        batch: sequences.
+        rows: rows of O of one sequence, all heads.
+        row_warps: warps of the second kernel that add up one row.
+        combine_warps: warps of one of its blocks.
     """
 
     head_tiles: int
@@ -82,6 +85,9 @@ class Cut:
     items: int
     items_are_sequences: bool
     batch: int
+    rows: int
+    row_warps: int
+    combine_warps: int
 
     @property
     def groups(self) -> int:
@@ -93,6 +99,11 @@ class Cut:
     def blocks(self) -> int:
         """Blocks of the first kernel."""
         return self.groups * self.head_tiles
+
+    @property
+    def combine_blocks(self) -> int:
+        """Blocks of the second kernel."""
+        return -(-self.items * self.rows * self.row_warps // self.combine_warps)
 
     @property
     def slots(self) -> int:
@@ -125,16 +136,13 @@ def choose_cut(
     if num_splits is not None:
         splits, even = max(1, num_splits), True
     else:
-        alone = sizes.batch * head_tiles  # blocks without a cut
-        splits = compute_units // alone
-        if splits * alone < BUSY_SHARE * compute_units:
-            splits = -int(-BUSY_SHARE * compute_units // alone)
-        splits = max(1, min(splits, groups // sizes.batch, steps))
-        even = False
+        splits, even = max(1, min(groups // sizes.batch, steps)), False
     by_sequence = even or sizes.batch < groups
     items = sizes.batch if by_sequence else groups - 1
     if (even and splits == 1) or (not even and groups == 1):
         items = 0
+    rows = sizes.heads * sizes.seqlen_q
+    warps = plan.split.combine_threads // plan.target.lanes_per_warp
     cut = Cut(
         head_tiles=head_tiles,
         row_tiles=row_tiles,
@@ -144,13 +152,23 @@ def choose_cut(
         items=items,
         items_are_sequences=by_sequence,
         batch=sizes.batch,
+        rows=rows,
+        row_warps=_row_warps(warps, items * rows, splits if by_sequence else 2, compute_units),
+        combine_warps=warps,
     )
-    most = max(cut.blocks, items * sizes.heads * sizes.seqlen_q, sizes.batch * (steps + 1 + splits))
+    most = max(cut.blocks, items * rows, sizes.batch * (steps + 1 + splits))
     if most > MAX_ROWS:
         shape = (sizes.batch, sizes.heads, sizes.seqlen_q)
         limit = f"gives {most} blocks or steps; the limit is {MAX_ROWS}"
         raise TensorError("q", shape, limit, "split the batch")
     return cut
+
+
+def _row_warps(warps: int, rows: int, parts: int, compute_units: int) -> int:
+    """Return how many warps of the second kernel add up a row: many where rows are few."""
+    while warps > 1 and (warps >= 2 * parts or rows * warps > WARPS_FOR_ROWS * compute_units):
+        warps //= 2
+    return warps
 
 
 def workspace_bytes(plan: Plan, cut: Cut) -> tuple[int, int]:
@@ -201,6 +219,8 @@ def cache_values(
         "num_groups": cut.num_groups,
         "splits": cut.splits,
         "always_even": int(cut.always_even),
+        "items": cut.items,
+        "row_warps": cut.row_warps,
         "items_are_sequences": int(cut.items_are_sequences),
     }
     for item in rows:

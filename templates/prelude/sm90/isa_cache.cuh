@@ -149,6 +149,11 @@ FMHAGEN_DEVICE u32 shuffle_from(u32 value, u32 lane) {
   return __shfl_sync(0xffffffffu, value, lane);
 }
 
+// As shuffle_from, of a float.
+FMHAGEN_DEVICE f32 shuffle_f32_from(f32 value, u32 lane) {
+  return __shfl_sync(0xffffffffu, value, lane);
+}
+
 // Value of the lane `distance` below, or its own where there is none.
 FMHAGEN_DEVICE u32 shuffle_up(u32 value, u32 distance) {
   return __shfl_up_sync(0xffffffffu, value, distance);

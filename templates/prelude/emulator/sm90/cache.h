@@ -15,6 +15,11 @@ static inline u32 shuffle_from(u32 value, u32 lane) {
   return emulator::warp_exchange("shuffle_from", 0, value)[lane % emulator::LANES];
 }
 
+static inline f32 shuffle_f32_from(f32 value, u32 lane) {
+  emulator::check_register("shuffle_f32_from", value);
+  return emulator::float_of(shuffle_from(emulator::bits_of(value), lane));
+}
+
 static inline u32 shuffle_up(u32 value, u32 distance) {
   FMHAGEN_COUNT("shfl");
   const u32* values = emulator::warp_exchange("shuffle_up", distance, value);

@@ -1,0 +1,57 @@
+"""Shapes of the split main loop: what its tiles, boxes and stages are."""
+
+from __future__ import annotations
+
+import math
+
+from fmhagen.schedule import Copy, Schedule
+from fmhagen.spec import AttentionSpec
+
+# Shapes of the matrix unit and the copy engine that this main loop is written for.
+TILE_ROWS = 16  # rows of one warp's matrix instruction
+MATRIX_K = 16  # depth of one 16-bit matrix instruction
+BOX_COLUMNS = 64  # 128 bytes: one row of the 128-byte swizzle
+SWIZZLE_BYTES = 128
+SWIZZLE_ROWS = 8  # rows after which the swizzle repeats: a copy has a multiple of them
+BARRIER_BYTES = 8
+LANES = 32
+CHUNK_BYTES = 16
+ELEMENT_BYTES = 2
+COMBINE_WARPS = 8
+
+
+def keeps_queries(spec: AttentionSpec) -> bool:
+    """Return whether each warp has Q in registers: a quarter of its depth of them."""
+    return max(spec.d, spec.dv) <= 128
+
+
+def stage_bytes(spec: AttentionSpec, tile_n: int) -> int:
+    """Return the bytes of one tile of K and V in shared memory."""
+    return tile_n * SWIZZLE_BYTES * (boxes_of(spec.d) + boxes_of(spec.dv))
+
+
+def bulk_piece_rows(spec: AttentionSpec, tile_n: int) -> int:
+    """Return the most rows of a tile that one copy of the copy engine can hold."""
+    return tile_n if spec.page_size is None else math.gcd(spec.page_size, tile_n)
+
+
+def piece_rows(spec: AttentionSpec, schedule: Schedule) -> int:
+    """Return the rows of a tile that one copy holds; lanes copy a tile at once."""
+    if schedule.copy == Copy.GATHER:
+        return schedule.tile_n
+    return bulk_piece_rows(spec, schedule.tile_n)
+
+
+def combine_values(spec: AttentionSpec) -> int:
+    """Return how many columns of O a lane of the second kernel adds up."""
+    return -(-spec.dv // (4 * LANES)) * 4
+
+
+def boxes_of(depth: int) -> int:
+    """Return how many boxes of columns hold a head's depth; the last one may be padded."""
+    return -(-depth // BOX_COLUMNS)
+
+
+def boxes_of_copy(depth: int) -> int:
+    """Return how many boxes of columns one copy takes: all, unless the last one is padded."""
+    return 1 if depth % BOX_COLUMNS else boxes_of(depth)
