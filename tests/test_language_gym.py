@@ -16,8 +16,10 @@ from fmhagen.expr.evaluate import evaluate
 from fmhagen.expr.mods import MaskMod, ScoreMod
 from fmhagen.key_runs import Place, key_runs, visible_keys
 from fmhagen.spec import AttentionSpec
+from fmhagen.targets import TARGETS, Target
 from tests.language_cxx import Compiled, compile_specs
 from tests.language_gym import MASKS, SCORES
+from tests.language_runs import is_right, is_supported, run
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("attn_gym")
@@ -92,3 +94,17 @@ def test_sorted_offsets_give_bounds_in_closed_form() -> None:
     assert lower_language(spec).exact
     seen = visible_keys(spec, PLACE, numpy_of(mask.bound))
     np.testing.assert_array_equal(seen, mapped(function).numpy())
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("name", [*MASKS, *SCORES])
+def test_on_the_emulator(target: Target, name: str) -> None:
+    if name in MASKS:
+        spec = AttentionSpec(head_dim=64, mask_mod=MaskMod(MASKS[name]()))
+    else:
+        spec = AttentionSpec(head_dim=64, score_mod=ScoreMod(SCORES[name]()))
+    if not is_supported(spec, target):
+        pytest.skip(f"{target.name} has no kernels for this yet")
+    mod = spec.mask_mod if name in MASKS else spec.score_mod
+    found = run(spec, target, S, S, numpy_of(mod.bound), heads=H)
+    assert is_right(found), found
