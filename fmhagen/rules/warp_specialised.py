@@ -35,6 +35,12 @@ _SOONER = (
 )
 _IN_STEP = "the warpgroups fall into step and wait for the tensor cores together"
 _MAXIMUM = "a row maximum in every step"
+_APART = (
+    "tiles apart: with one Q buffer the last O += P V of a tile runs while the next Q loads, rather"
+    " than after it"
+)
+_SPLIT_Q = "each warpgroup's rows of Q are loaded as soon as it is done with the last ones"
+_CLUSTER = "two blocks that load K and V for each other also wait for each other"
 
 
 def _warp_specialised(
@@ -47,6 +53,9 @@ def _warp_specialised(
     q_stages: int = 0,
     skip_hidden: bool = False,
     ping_pong: bool = True,
+    cluster: int = 1,
+    split_q: bool = False,
+    overlap_tiles: bool = True,
 ) -> Schedule:
     producer, consumer = _REGISTERS[consumers]
     return Schedule(
@@ -60,6 +69,9 @@ def _warp_specialised(
         store=store,
         skip_hidden=skip_hidden,
         ping_pong=ping_pong,
+        cluster=cluster,
+        split_q=split_q,
+        overlap_tiles=overlap_tiles,
         rescale=rescale,
         producer_registers=producer,
         consumer_registers=consumer,
@@ -142,6 +154,7 @@ def _choose_square(spec: AttentionSpec) -> Choice:
             (growth, _MAXIMUM),
             (_warp_specialised(3, 80), "slower below 4096 keys"),
             (_warp_specialised(2, 128, ping_pong=False), _IN_STEP),
+            (_warp_specialised(2, 128, cluster=2), _CLUSTER),
         ),
     )
 
@@ -150,9 +163,25 @@ def _choose_deep(spec: AttentionSpec) -> Choice:
     """Depths above 128, where shared memory holds one Q buffer."""
     tile_n = 64 if max(spec.d, spec.dv) > 192 else 128 if spec.dv <= 128 else 96
     skip = spec.causal and tile_n < 128
-    growth, overflow = (
-        _warp_specialised(2, tile_n, store=Store.DIRECT, skip_hidden=skip, rescale=rescale)
-        for rescale in (Rescale.ON_GROWTH, Rescale.ON_OVERFLOW)
+    growth, overflow, cluster = (
+        _warp_specialised(
+            2,
+            tile_n,
+            store=Store.DIRECT,
+            skip_hidden=skip,
+            rescale=rescale,
+            split_q=spec.causal,
+            overlap_tiles=False,
+            cluster=blocks,
+        )
+        for rescale, blocks in (
+            (Rescale.ON_GROWTH, 1),
+            (Rescale.ON_OVERFLOW, 1),
+            (Rescale.ON_GROWTH, 2),
+        )
+    )
+    overlapped = _warp_specialised(
+        2, tile_n, store=Store.DIRECT, skip_hidden=skip, rescale=Rescale.ON_GROWTH
     )
     narrow = _warp_specialised(2, tile_n - 16, store=Store.DIRECT)
     return Choice(
@@ -162,7 +191,14 @@ def _choose_deep(spec: AttentionSpec) -> Choice:
             " from registers and Q is loaded again as soon as S is complete",
             "rescale on_growth: deep products hide the row maximum, and no vote is taken",
             _PING_PONG,
+            _APART,
+            *((_SPLIT_Q,) if spec.causal else ()),
             *((_SKIP,) if skip else ()),
         ),
-        rejected=((overflow, "within a few percent of it"), (narrow, "more steps of less work")),
+        rejected=(
+            (overflow, "within a few percent of it"),
+            (overlapped, "the next tile's Q is waited for before this one's O is done"),
+            (cluster, _CLUSTER),
+            (narrow, "more steps of less work"),
+        ),
     )
