@@ -10,8 +10,10 @@ HostOptimisation = Literal["O0", "O1", "O2"]
 # NOTE: sm_90a, not sm_90: wgmma and setmaxnreg exist only in the architecture-specific set.
 ARCHITECTURES = {"sm90": "sm_90a", "gfx942": "gfx942"}
 
-# -v makes ptxas print registers, spills and stack, which are read back.
-NVRTC = ("--std=c++17", "--ptxas-options=-v")
+# -v makes ptxas print registers, spills and stack, which are read back. NVRTC keeps results on disk
+# by itself, without that report, so a process that ends before it has read it would leave the next
+# one without; the binaries are kept here anyway.
+NVRTC = ("--std=c++17", "--ptxas-options=-v", "--no-cache")
 
 # NOTE: no finite-math flag anywhere: the kernels use -inf for rows that see nothing.
 AMDGPU = ("-O3", "-std=c++17", "-ffp-contract=fast")

@@ -19,7 +19,7 @@ from fmhagen.compile.toolchain import Compiler, Job, missing_compiler
 from fmhagen.errors import CompileError
 
 _INSTALL = "pip install cuda-bindings nvidia-cuda-nvrtc"
-_OLDEST = (12, 0)  # the first NVRTC that knows sm_90a
+_OLDEST = (13, 0)  # what the package asks for; all its flags are known from here on
 
 # NOTE: ptxas prints its advice as warnings or as info with a code, such as C7510 (wgmma
 # serialised), C7511, C7512 and C7519 (warpgroup.arrive injected). Each means a slow or a wrong
@@ -45,7 +45,7 @@ def detect() -> Compiler:
         version=version,
         identity=f"nvrtc {version} ({size_bytes} bytes)",
         path=path,
-        missing=None if (major, minor) >= _OLDEST else f"NVRTC {version} does not know sm_90a",
+        missing=None if (major, minor) >= _OLDEST else f"NVRTC {version} is older than 13.0",
         install=_INSTALL,
     )
 
