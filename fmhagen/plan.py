@@ -127,6 +127,14 @@ class Plan:
         longest_first: query tiles differ in work, the last ones of a sequence have the most.
         split: what a kernel over a key/value cache has besides; None for others.
         is_dependent: it may be placed before the kernel ahead of it in the stream has ended.
+        runs: key tiles are visited run by run, as the bands of the mask say; else there is one
+            band, which begins with the first key.
+        offset_mask: the mask is causal alone, of sequences of one length.
+        reads_mask: partly visible tiles ask the mask for each key; else a row's band says it all.
+        has_place: a tile of work holds its place, see `fmhagen.language`.
+        pairs: of packed sequences: a tile from the end is dealt with one from the beginning.
+        score_factor: what brings a score to units of log2, as C++.
+        score_text: a score in units of log2, in comments.
     """
 
     SCHEMA: ClassVar[int] = 1
@@ -167,6 +175,13 @@ class Plan:
     walks: bool = False
     asks_query: bool = False
     clamps_keys: bool = False
+    runs: bool = False
+    offset_mask: bool = False
+    reads_mask: bool = False
+    has_place: bool = False
+    pairs: bool = False
+    score_factor: str = "params.scale_log2"
+    score_text: str = "scale_log2 * S"
     slot_table: SlotTable | None = None
     round_call: str = ""
     uses_accumulation_registers: bool = False

@@ -89,7 +89,7 @@ def _available(plan: Plan) -> tuple[Definition, ...]:
         )
         for shape in plan.matrix_shapes
     )
-    parts = ("", "_cache") if plan.split is not None else ("",)
+    parts = ("", "_cache") if plan.split is not None or plan.varlen else ("",)
 
     def layer(name: str) -> tuple[Definition, ...]:
         texts = ((prelude / f"{name}{part}{suffix}").read_text(encoding="ascii") for part in parts)

@@ -11,6 +11,9 @@ from fmhagen.schedule import Schedule
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 
+LOG2E = Constant(
+    ctype="f32", name="LOG2E", value=math.log2(math.e), comment="log2(x) = LOG2E * ln(x)"
+)
 LN2 = Constant(ctype="f32", name="LN2", value=math.log(2.0), comment="ln(x) = LN2 * log2(x)")
 LOG2E = Constant(
     ctype="f32", name="LOG2E", value=math.log2(math.e), comment="exp(x) = exp2(LOG2E * x)"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fmhagen.errors import ScheduleError
 from fmhagen.grid import GridFormula
-from fmhagen.lowering.common import LN2, symbol_of
+from fmhagen.language import Language
+from fmhagen.lowering.common import LN2, LOG2E, symbol_of
 from fmhagen.lowering.language import lower_language
 from fmhagen.lowering.warp_specialised_checks import (
     GROUP_ROWS,
@@ -14,6 +15,7 @@ from fmhagen.lowering.warp_specialised_checks import (
     check_shape,
 )
 from fmhagen.lowering.warp_specialised_params import param_fields
+from fmhagen.lowering.warp_specialised_varlen import add_order, order_constants
 from fmhagen.plan import (
     Constant,
     MatrixShape,
@@ -63,8 +65,24 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
             f" {target.shared_memory_per_block_bytes} a block",
             f"use stages={schedule.stages - 1}, q_stages=1 or a smaller tile_n",
         )
+    language = lower_language(spec)
+    if language.may_hide and schedule.rescale != Rescale.ALWAYS:
+        limit = "a score function that may give -inf needs the exact maximum in every step"
+        raise ScheduleError("rescale", str(schedule.rescale), limit, "use rescale='always'")
+    masked = language.mask is not None
+    offset_mask = (
+        spec.causal and spec.window_left is None and spec.mask_mod is None and not spec.varlen
+    )
+    has_place = spec.varlen or language.score is not None or (masked and not offset_mask)
+    if schedule.cluster > 1 and (spec.varlen or not language.right_only):
+        limit = "blocks of a cluster visit the same keys, from the first one on, of one sequence"
+        raise ScheduleError("cluster", schedule.cluster, limit, "use cluster=1")
+    if spec.varlen:
+        shared, shared_bytes = add_order(shared, shared_bytes, target)
     element = {"bf16": "bf16", "fp16": "f16"}[spec.dtype]
-    params, params_bytes = pack_params(param_fields(spec, schedule))
+    params, params_bytes = pack_params(
+        param_fields(spec, schedule, language, offset_mask=offset_mask)
+    )
     symbol = symbol_of(spec, schedule, target, _traits(spec, schedule))
     return Plan(
         spec=spec,
@@ -73,7 +91,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         symbol=symbol,
         filename=symbol + target.file_suffix,
         threads=(schedule.consumers + 1) * GROUP_THREADS,
-        constants=_constants(spec, schedule, shared),
+        constants=_constants(spec, schedule, language, shared, target),
         params=params,
         params_bytes=params_bytes,
         tensor_maps=_tensor_maps(schedule),
@@ -94,17 +112,27 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         causal=spec.causal,
         top_left=spec.causal and spec.anchor == "top_left",
         conditional_rescale=schedule.conditional_rescale,
-        skip_hidden=schedule.skip_hidden and spec.causal,
+        skip_hidden=schedule.skip_hidden and masked and language.right_only,
         stage_output=schedule.store == Store.STAGED,
         ping_pong=schedule.ping_pong,
         clustered=schedule.cluster > 1,
         split_q=schedule.split_q,
         overlap_tiles=schedule.overlap_tiles,
         two_p_buffers=schedule.p_buffers == 2,
-        snake=spec.causal and schedule.persistent,
+        snake=masked and not spec.varlen and schedule.persistent,
+        longest_first=masked and not spec.varlen,
+        runs=not language.right_only,
+        offset_mask=offset_mask,
+        reads_mask=masked and not language.exact,
+        has_place=has_place,
+        varlen=spec.varlen,
+        sink=spec.sink,
+        pairs=spec.varlen and masked and language.right_only,
+        score_factor="params.scale_log2" if language.score is None else "LOG2E",
+        score_text="scale_log2 * S" if language.score is None else "LOG2E * score",
         rescale_on_overflow=schedule.rescale == Rescale.ON_OVERFLOW,
         heads_in_l2_bytes=target.l2_bytes // 2,
-        language=lower_language(spec),
+        language=language,
     )
 
 
@@ -118,7 +146,7 @@ def _traits(spec: AttentionSpec, schedule: Schedule) -> tuple[str, ...]:
         (not schedule.overlap_tiles, "apart"),
         (schedule.rescale != Rescale.ALWAYS, str(schedule.rescale).removeprefix("on_")),
         (schedule.store == Store.DIRECT, "direct"),
-        (schedule.skip_hidden and spec.causal, "skip"),
+        (schedule.skip_hidden and spec.causal and spec.window_left is None, "skip"),
         (not schedule.persistent, "grid"),
     )
     return tuple(word for holds, word in named if holds)
@@ -168,7 +196,11 @@ def _boxes(depth: int) -> int:
 
 
 def _constants(
-    spec: AttentionSpec, schedule: Schedule, shared: tuple[SharedRegion, ...]
+    spec: AttentionSpec,
+    schedule: Schedule,
+    language: Language,
+    shared: tuple[SharedRegion, ...],
+    target: Target,
 ) -> tuple[Constant, ...]:
     def number(name: str, value: int, comment: str) -> Constant:
         return Constant(ctype="u32", name=name, value=value, comment=comment)
@@ -211,6 +243,8 @@ def _constants(
         number("V_TILE_BYTES", tile_n * SWIZZLE_BYTES * _boxes(dv), "one stage of V"),
         *(number(r.name, r.offset_bytes, f"{r.size_bytes} bytes: {r.comment}") for r in shared),
         *((SUM_LIMIT, FINITE_LIMIT) if schedule.rescale == Rescale.ON_OVERFLOW else ()),
+        *(order_constants(spec, shared, target.l2_bytes // 2) if spec.varlen else ()),
+        *((LOG2E,) if spec.sink or language.score is not None else ()),
         LN2,
     )
 

@@ -2,46 +2,86 @@
 
 from __future__ import annotations
 
+from fmhagen.language import Language
 from fmhagen.schedule import Schedule, Store
 from fmhagen.spec import AttentionSpec
 
-_MAP_PARAMS = (
+Fields = tuple[tuple[str, str, str], ...]
+
+_MAPS: Fields = (
     ("TensorMap", "q_map", "Q[B,H,Sq,d], box [TILE_M, BOX_COLUMNS]"),
     ("TensorMap", "k_map", "K[B,Hk,Sk,d], box [TILE_N, BOX_COLUMNS]"),
     ("TensorMap", "v_map", "V[B,Hk,Sk,dv], box [TILE_N, BOX_COLUMNS]"),
 )
-_STAGED_PARAMS = (("TensorMap", "o_map", "O[B,H,Sq,dv], box [TILE_M, BOX_COLUMNS]"),)
-_DIRECT_PARAMS = (
+_STAGED: Fields = (("TensorMap", "o_map", "O[B,H,Sq,dv], box [TILE_M, BOX_COLUMNS]"),)
+_DIRECT: Fields = (
     ("u16*", "o", "O[B,H,Sq,dv]"),
     ("i64", "o_stride_b", "elements"),
     ("i64", "o_stride_h", "elements"),
     ("i64", "o_stride_m", "elements"),
 )
-_COUNT_PARAMS = (
-    ("f32*", "lse", "LSE[B,H,Sq], or null when it is not wanted"),
-    ("f32", "scale_log2", "softmax scale * log2(e)"),
-    ("i32", "causal_offset", "key m + causal_offset is the last that query m sees"),
+_PACKED_MAPS: Fields = (
+    ("TensorMap", "q_map", "Q[H,total_q,d], from total_q rows early; box [TILE_M, BOX_COLUMNS]"),
+    ("TensorMap", "k_map", "K[Hk,total_k,d], likewise; box [TILE_N, BOX_COLUMNS]"),
+    ("TensorMap", "v_map", "V[Hk,total_k,dv], likewise; box [TILE_N, BOX_COLUMNS]"),
+)
+_PACKED_STAGED: Fields = (
+    ("TensorMap", "o_map", "O[H,total_q,dv], likewise; box [TILE_M, BOX_COLUMNS]"),
+)
+_PACKED_DIRECT: Fields = (
+    ("u16*", "o", "O[H,total_q,dv]"),
+    ("i64", "o_stride_h", "elements"),
+    ("i64", "o_stride_m", "elements"),
+)
+_LSE: Fields = (("f32*", "lse", "LSE[B,H,Sq], or null when it is not wanted"),)
+_PACKED_LSE: Fields = (("f32*", "lse", "LSE[H,total_q], or null when it is not wanted"),)
+_SCALE_LOG2: Fields = (("f32", "scale_log2", "softmax scale * log2(e)"),)
+_SCALE: Fields = (("f32", "scale", "softmax scale"),)
+_OFFSET: Fields = (("i32", "causal_offset", "key m + causal_offset is the last that query m sees"),)
+_COUNTS: Fields = (
     ("u32", "seqlen_q", "Sq"),
     ("u32", "seqlen_k", "Sk"),
     ("u32", "num_heads", "H"),
     ("u32", "heads_per_group", "H / Hk"),
     ("u32", "num_m_tiles", "ceil(Sq / TILE_M)"),
 )
-_DEALT_PARAMS = (("u32", "num_tiles", "num_m_tiles * H * B"),)
-_SECTION_PARAMS = (
+_PACKED_COUNTS: Fields = (
+    ("const i32*", "cu_seqlens_q", "[B + 1], first row of each sequence in Q and O, and total_q"),
+    ("const i32*", "cu_seqlens_k", "[B + 1], the same in K and V"),
+    ("const i32*", "seqused_q", "[B], rows in use of each sequence, or null: all"),
+    ("const i32*", "seqused_k", "[B], likewise"),
+    ("u32", "total_q", "rows of Q"),
+    ("u32", "total_k", "rows of K"),
+    ("u32", "batch", "B"),
+    ("u32", "num_heads", "H"),
+    ("u32", "heads_per_group", "H / Hk"),
+)
+_DEALT: Fields = (("u32", "num_tiles", "num_m_tiles * H * B"),)
+_SECTIONS: Fields = (
     ("u32", "heads_per_section", "heads whose tiles are dealt together; divides H * B"),
 )
-_SNAKE_PARAMS = (
+_SNAKE: Fields = (
     ("u32", "num_sections", "H * B / heads_per_section"),
     ("u32", "rounds_per_section", "ceil(heads_per_section * num_m_tiles / blocks of the grid)"),
     ("u32", "lane_shift", "heads_per_section * num_m_tiles mod blocks of the grid"),
 )
+_SINKS: Fields = (("const f32*", "sinks", "[H], logits of the sinks"),)
 
 
-def param_fields(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[str, str, str], ...]:
+def param_fields(
+    spec: AttentionSpec, schedule: Schedule, language: Language, *, offset_mask: bool
+) -> Fields:
     """Return (ctype, name, comment) of each field, in order; see `plan.ParamField`."""
-    output = _STAGED_PARAMS if schedule.store == Store.STAGED else _DIRECT_PARAMS
-    fields = _MAP_PARAMS + output + _COUNT_PARAMS
-    if not spec.causal:
-        return fields + _DEALT_PARAMS
-    return fields + _SECTION_PARAMS + (_SNAKE_PARAMS if schedule.persistent else _DEALT_PARAMS)
+    staged = schedule.store == Store.STAGED
+    scale = _SCALE_LOG2 if language.score is None else _SCALE
+    own = (_SINKS if spec.sink else ()) + language.fields
+    if spec.varlen:
+        output = _PACKED_STAGED if staged else _PACKED_DIRECT
+        return _PACKED_MAPS + output + _PACKED_LSE + scale + _PACKED_COUNTS + own
+    output = _STAGED if staged else _DIRECT
+    # NOTE: the plain kernel has the offset, too, though it does not read it.
+    plain = language.mask is None and language.score is None
+    fields = _MAPS + output + _LSE + scale + (_OFFSET if offset_mask or plain else ()) + _COUNTS
+    if language.mask is None:
+        return fields + _DEALT + own
+    return fields + _SECTIONS + (_SNAKE if schedule.persistent else _DEALT) + own

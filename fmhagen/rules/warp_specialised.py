@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from fmhagen.choice import Choice
+from fmhagen.expr.finite import may_hide
+from fmhagen.formula import score_of
 from fmhagen.schedule import MainLoop, Rescale, Schedule, Store
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
@@ -12,12 +16,44 @@ def choose_warp_specialised(spec: AttentionSpec, target: Target) -> Choice:
     """Return the schedule of a spec that a target supports, with the reasons."""
     depth = max(spec.d, spec.dv)
     if depth <= 64:
-        return _choose_shallow(spec)
-    if depth <= 96:
-        return _choose_three_groups()
-    if depth <= 128:
-        return _choose_square(spec)
-    return _choose_deep(spec)
+        choice = _choose_shallow(spec)
+    elif depth <= 96:
+        choice = _choose_three_groups()
+    elif depth <= 128:
+        choice = _choose_square(spec)
+    else:
+        choice = _choose_deep(spec)
+    return _with_maximum(choice) if may_hide(score_of(spec)) else choice
+
+
+def _with_maximum(choice: Choice) -> Choice:
+    """Return a choice for scores that may be -inf: every step takes the exact maximum."""
+    schedules = dict.fromkeys(
+        dataclasses.replace(schedule, rescale=Rescale.ALWAYS, p_buffers=1)
+        for schedule in (choice.schedule, *(schedule for schedule, _ in choice.rejected))
+    )
+    first, *others = schedules
+    whys = {
+        dataclasses.replace(schedule, rescale=Rescale.ALWAYS, p_buffers=1): why
+        for schedule, why in choice.rejected
+    }
+    reasons = tuple(reason for reason in choice.reasons if reason != _NO_MAXIMUM)
+    return Choice(
+        schedule=first,
+        reasons=(*reasons, "rescale always: the score function may hide any key"),
+        rejected=tuple((schedule, whys[schedule]) for schedule in others),
+    )
+
+
+def _is_triangular(spec: AttentionSpec) -> bool:
+    """Return whether the mask is causal alone, so that warpgroups may leave key tiles out."""
+    return spec.causal and spec.window_left is None and spec.mask_mod is None
+
+
+def _has_short_tiles(spec: AttentionSpec) -> bool:
+    """Return whether many tiles of work see few keys."""
+    windowed = spec.window_left is not None or spec.window_right is not None
+    return spec.causal or windowed or spec.mask_mod is not None or spec.varlen
 
 
 # (producer, consumer) registers a thread, by consumers: what the warpgroups enter with, dealt anew.
@@ -30,8 +66,8 @@ _TWO_Q = "two Q buffers and a persistent grid hide the load of Q and the store o
 _NO_MAXIMUM = "rescale on_overflow: no row maximum, a fifth fewer instructions of softmax"
 _SKIP = "a warpgroup leaves out the key tiles that are hidden from all its rows"
 _SOONER = (
-    "O leaves from registers: a causal block has many short tiles, and a Q buffer that waits for"
-    " no store is loaded sooner"
+    "O leaves from registers: there are many short tiles, and a Q buffer that waits for no store is"
+    " loaded sooner"
 )
 _IN_STEP = "the warpgroups fall into step and wait for the tensor cores together"
 _MAXIMUM = "a row maximum in every step"
@@ -82,7 +118,7 @@ def _choose_shallow(spec: AttentionSpec) -> Choice:
     """Depths to 64, where the softmax bounds."""
     staged = _warp_specialised(4, 64, stages=4)
     direct = _warp_specialised(
-        4, 64, stages=4, store=Store.DIRECT, q_stages=2, skip_hidden=spec.causal
+        4, 64, stages=4, store=Store.DIRECT, q_stages=2, skip_hidden=_is_triangular(spec)
     )
     reasons = (
         "four consumer warpgroups: to head_dim 64 the softmax bounds, and more warps hide more of"
@@ -97,10 +133,10 @@ def _choose_shallow(spec: AttentionSpec) -> Choice:
         (_warp_specialised(4, 64, stages=4, ping_pong=False), _IN_STEP),
         (_warp_specialised(4, 64, stages=4, rescale=Rescale.ON_GROWTH), _MAXIMUM),
     )
-    if spec.causal:
+    if _has_short_tiles(spec):
         return Choice(
             schedule=direct,
-            reasons=(*reasons, _SKIP, _SOONER),
+            reasons=(*reasons, *((_SKIP,) if direct.skip_hidden else ()), _SOONER),
             rejected=((staged, "the next Q waits for the store of O"), *rejected),
         )
     return Choice(schedule=staged, reasons=(*reasons, _TWO_Q), rejected=rejected)
@@ -136,7 +172,7 @@ def _choose_square(spec: AttentionSpec) -> Choice:
     growth_direct = _warp_specialised(
         2, 128, rescale=Rescale.ON_GROWTH, store=Store.DIRECT, q_stages=2
     )
-    if spec.causal:
+    if _has_short_tiles(spec):
         return Choice(
             schedule=direct,
             reasons=(*reasons, _SOONER),
@@ -162,7 +198,7 @@ def _choose_square(spec: AttentionSpec) -> Choice:
 def _choose_deep(spec: AttentionSpec) -> Choice:
     """Depths above 128, where shared memory holds one Q buffer."""
     tile_n = 64 if max(spec.d, spec.dv) > 192 else 128 if spec.dv <= 128 else 96
-    skip = spec.causal and tile_n < 128
+    skip = _is_triangular(spec) and tile_n < 128
     growth, overflow, cluster = (
         _warp_specialised(
             2,

@@ -176,13 +176,16 @@ def deal_tiles(plan: Plan, problem: Problem, blocks: int) -> Deal:
     group's heads share one K and V.
     """
     heads = problem.batch * problem.heads
-    if not plan.causal or problem.is_packed:
+    if not plan.longest_first or problem.is_packed:
         return Deal(heads_per_section=1, lane_shift=0, balance=1.0)
     group = problem.heads // problem.heads_kv
+    is_triangle = plan.causal and plan.language.right_only
+    m_tiles = -(-problem.seqlen_q // plan.grid.tile_m)
+    steps = key_tiles(plan, problem) if is_triangle else (1,) * m_tiles
     head_bytes = problem.seqlen_k * (plan.spec.d + plan.spec.dv) * DTYPE_BYTES[plan.spec.dtype]
     l2_heads = heads if head_bytes == 0 else plan.heads_in_l2_bytes * group // head_bytes
     return choose_deal(
-        steps=key_tiles(plan, problem),
+        steps=steps,
         batch_heads=heads,
         blocks=blocks,
         most_heads=2 * l2_heads if plan.snake else l2_heads,

@@ -22,6 +22,7 @@ SM90 = Target(
     cache_template="kernels/fmha_cache.cu.j2",
     cache_features=frozenset({"kv_cache", "paged", "window", "mask_mod", "score_mod", "sink"}),
     prelude_suffix=".cuh",
+    features=frozenset(("window", "score_mod", "mask_mod", "sink", "varlen")),
     lanes_per_warp=32,
     compute_units=132,
     shared_memory_per_block_bytes=232448,

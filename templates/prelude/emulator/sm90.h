@@ -5,7 +5,7 @@
 
 #include "core.h"
 #include "core/merge.h"
-#include "sm90/isa.h"
+#include "sm90/params.h"
 #include "sm90/cache.h"
 
 namespace emulator {

@@ -195,6 +195,21 @@ FMHAGEN_DEVICE f32 fused_multiply_add(f32 a, f32 b, f32 c) { return __fmaf_rn(a,
 // The larger of two numbers; a NaN loses (9.7.3.12).
 FMHAGEN_DEVICE f32 maximum(f32 a, f32 b) { return fmaxf(a, b); }
 
+// The smaller of two numbers; a NaN loses (9.7.3.11).
+FMHAGEN_DEVICE f32 minimum(f32 a, f32 b) { return fminf(a, b); }
+
+// The distance of a number from 0 (9.7.3.10).
+FMHAGEN_DEVICE f32 absolute(f32 x) { return fabsf(x); }
+
+// The largest whole number that is at most x (9.7.9.22, cvt.rmi).
+FMHAGEN_DEVICE f32 floor_f32(f32 x) { return floorf(x); }
+
+// The square root (9.7.3.15, sqrt.approx.ftz).
+FMHAGEN_DEVICE f32 sqrt_approx(f32 x) { asm("sqrt.approx.ftz.f32 %0, %0;" : "+f"(x)); return x; }
+
+// The hyperbolic tangent; relative error 2^-11 (9.7.3.23, tanh.approx).
+FMHAGEN_DEVICE f32 tanh_approx(f32 x) { asm("tanh.approx.f32 %0, %0;" : "+f"(x)); return x; }
+
 // Positive infinity.
 FMHAGEN_DEVICE f32 infinity() { return __int_as_float(0x7f800000); }
 
@@ -216,6 +231,32 @@ FMHAGEN_DEVICE u32 pack_f16x2(f32 low, f32 high) {
 FMHAGEN_DEVICE void store_matrix_x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
                ::"r"(address), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
+}
+
+// Element `index` of a tensor that nobody writes while the kernel runs (9.7.9.8, ld.global.nc).
+FMHAGEN_DEVICE f32 load_param_f32(const void* base, i64 index) { return __ldg(static_cast<const f32*>(base) + index); }
+
+// As load_param_f32, of 32-bit whole numbers.
+FMHAGEN_DEVICE i32 load_param_i32(const void* base, i64 index) { return __ldg(static_cast<const i32*>(base) + index); }
+
+// As load_param_f32, the low 32 bits of 64-bit whole numbers.
+FMHAGEN_DEVICE i32 load_param_i64(const void* base, i64 index) {
+  return i32(__ldg(static_cast<const i64*>(base) + index));
+}
+
+// As load_param_f32, of bytes.
+FMHAGEN_DEVICE i32 load_param_u8(const void* base, i64 index) { return __ldg(static_cast<const u8*>(base) + index); }
+
+// As load_param_f32, of bf16.
+FMHAGEN_DEVICE f32 load_param_bf16(const void* base, i64 index) {
+  return __uint_as_float(u32(__ldg(static_cast<const u16*>(base) + index)) << 16);
+}
+
+// As load_param_f32, of fp16.
+FMHAGEN_DEVICE f32 load_param_f16(const void* base, i64 index) {
+  f32 value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(__ldg(static_cast<const u16*>(base) + index)));
+  return value;
 }
 
 // Stores one float to global memory.

@@ -243,16 +243,3 @@ FMHAGEN_DEVICE void transpose(u32 (&r)[4]) {
   exchange(r[0], r[2], 2);
   exchange(r[1], r[3], 2);
 }
-
-// LSE = ln(l * 2^reference), one thread of four a row; -inf where a row saw no key.
-FMHAGEN_DEVICE void store_lse(const Params& params, const Tile& tile, u32 m_thread, const Rows& reference,
-                              const Rows& sum) {
-  if (params.lse == nullptr || thread_index() % 4 != 0) { return; }
-  FMHAGEN_UNROLL for (u32 half = 0; half < 2; ++half) {
-    const u32 m = m_thread + 8 * half;
-    const f32 lse = (log2_approx(sum[half]) + reference[half]) * LN2;
-    if (m < params.seqlen_q) {
-      store_global_f32(params.lse + i64(tile.batch_head) * params.seqlen_q + m, sum[half] == 0.0f ? -infinity() : lse);
-    }
-  }
-}

@@ -1,0 +1,60 @@
+"""Packed sequences of the warp-specialised loop: the order of the sequences in shared memory."""
+
+from __future__ import annotations
+
+from fmhagen.errors import ScheduleError
+from fmhagen.plan import Constant, SharedRegion
+from fmhagen.spec import AttentionSpec
+from fmhagen.targets import Target
+
+NUMBER_BYTES = 4
+MOST_PLACES = 2048  # 16 KiB of shared memory; more sequences share a place
+LEAST_PLACES = 64
+
+
+def add_order(
+    regions: tuple[SharedRegion, ...], used_bytes: int, target: Target
+) -> tuple[tuple[SharedRegion, ...], int]:
+    """Append the order of the sequences to a shared-memory map: as many places as there is room.
+
+    Raises:
+        ScheduleError: there is room for next to none.
+    """
+    places = MOST_PLACES
+    while used_bytes + _order_bytes(places) > target.shared_memory_per_block_bytes:
+        places //= 2
+        if places < LEAST_PLACES:
+            limit = (
+                f"leaves no room for the order of packed sequences, {_order_bytes(LEAST_PLACES)}"
+                f" bytes beside {used_bytes} of {target.shared_memory_per_block_bytes}"
+            )
+            raise ScheduleError("tile_n", "as it is", limit, "use a smaller tile_n or fewer stages")
+    order = SharedRegion(
+        name="SMEM_ORDER",
+        offset_bytes=used_bytes,
+        size_bytes=places * NUMBER_BYTES,
+        comment="sequences, the longest first: steps << 16 | place",
+    )
+    units = SharedRegion(
+        name="SMEM_UNITS",
+        offset_bytes=used_bytes + order.size_bytes,
+        size_bytes=(places + 1) * NUMBER_BYTES,
+        comment="units of work before each of them, and all",
+    )
+    return (*regions, order, units), used_bytes + _order_bytes(places)
+
+
+def order_constants(
+    spec: AttentionSpec, regions: tuple[SharedRegion, ...], l2_bytes: int
+) -> tuple[Constant, ...]:
+    """Return the constants of the order: its places, and the keys whose K and V L2 holds."""
+    places = next(r.size_bytes // NUMBER_BYTES for r in regions if r.name == "SMEM_ORDER")
+    keys = l2_bytes // ((spec.d + spec.dv) * 2)
+    return (
+        Constant(ctype="u32", name="ORDERED", value=places, comment="places of the order"),
+        Constant(ctype="u32", name="SECTION_KEYS", value=keys, comment="K and V that L2 holds"),
+    )
+
+
+def _order_bytes(places: int) -> int:
+    return (2 * places + 1) * NUMBER_BYTES
