@@ -216,7 +216,15 @@ class Kernel:
     def _compile(self, plan: Plan, memory: Memory) -> Binary:
         source = emit_source(plan)
         if memory != Memory.HOST:
-            return compile_source(source, cache=self._cache, architecture=self._architecture)
+            # NOTE: a user's function may take more registers than there are, and is to run all the
+            # same; the schedules are those with which the functions of the library do not.
+            has_function = plan.spec.mask_mod is not None or plan.spec.score_mod is not None
+            return compile_source(
+                source,
+                cache=self._cache,
+                architecture=self._architecture,
+                allow_spills=has_function,
+            )
         optimisation = "O1" if self._options is None else self._options.optimisation
         return compile_source(
             source, cache=self._cache, for_emulator=True, host_optimisation=optimisation

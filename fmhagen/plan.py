@@ -131,6 +131,7 @@ class Plan:
             band, which begins with the first key.
         offset_mask: the mask is causal alone, of sequences of one length.
         reads_mask: partly visible tiles ask the mask for each key; else a row's band says it all.
+        row_bits: unsigned type with a bit for each of a thread's keys of one row and tile.
         has_place: a tile of work holds its place, see `fmhagen.language`.
         pairs: of packed sequences: a tile from the end is dealt with one from the beginning.
         score_factor: what brings a score to units of log2, as C++.
@@ -178,6 +179,7 @@ class Plan:
     runs: bool = False
     offset_mask: bool = False
     reads_mask: bool = False
+    row_bits: str = "u32"
     has_place: bool = False
     pairs: bool = False
     score_factor: str = "params.scale_log2"

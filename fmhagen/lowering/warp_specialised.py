@@ -124,6 +124,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         runs=not language.right_only,
         offset_mask=offset_mask,
         reads_mask=masked and not language.exact,
+        row_bits="u32" if schedule.tile_n <= 128 else "u64",
         has_place=has_place,
         varlen=spec.varlen,
         sink=spec.sink,

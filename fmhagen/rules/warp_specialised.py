@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from fmhagen.choice import Choice
+from fmhagen.expr.bands import bounds_of
 from fmhagen.expr.finite import may_hide
-from fmhagen.formula import score_of
+from fmhagen.expr.nodes import walk
+from fmhagen.formula import mask_of, score_of
 from fmhagen.schedule import MainLoop, Rescale, Schedule, Store
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
@@ -23,7 +25,45 @@ def choose_warp_specialised(spec: AttentionSpec, target: Target) -> Choice:
         choice = _choose_square(spec)
     else:
         choice = _choose_deep(spec)
-    return _with_maximum(choice) if may_hide(score_of(spec)) else choice
+    if may_hide(score_of(spec)):
+        choice = _with_maximum(choice)
+    less = _less_keys(spec, depth)
+    return _narrowed(choice, less) if less else choice
+
+
+def _less_keys(spec: AttentionSpec, depth: int) -> int:
+    """Return how many keys narrower a step is, so that the functions have the registers they take.
+
+    The numbers are those with which no kernel spills.
+    """
+    mask, score = mask_of(spec), score_of(spec)
+    less = 16 if depth > 192 and mask is not None and not bounds_of(mask).exact else 0
+    if score is None or not score.reads("q_idx", "kv_idx"):
+        return less
+    if not any(n.op == "load" and n.reads("q_idx", "kv_idx") for n in walk(score)):
+        return 16 if depth > 128 else less
+    if depth <= 64:
+        return 16
+    return 48 if 128 < depth <= 192 else 32
+
+
+def _narrowed(choice: Choice, less: int) -> Choice:
+    """Return a choice whose steps are narrower."""
+
+    def narrow(schedule: Schedule) -> Schedule:
+        tile_n = schedule.tile_n - less
+        skip = schedule.skip_hidden and tile_n >= GROUP_ROWS
+        return dataclasses.replace(schedule, tile_n=tile_n, skip_hidden=skip)
+
+    return dataclasses.replace(
+        choice,
+        schedule=narrow(choice.schedule),
+        reasons=(
+            *choice.reasons,
+            f"tile_n {less} less: the mask or score function takes registers",
+        ),
+        rejected=tuple((narrow(schedule), reason) for schedule, reason in choice.rejected),
+    )
 
 
 def _with_maximum(choice: Choice) -> Choice:
@@ -55,6 +95,8 @@ def _has_short_tiles(spec: AttentionSpec) -> bool:
     windowed = spec.window_left is not None or spec.window_right is not None
     return spec.causal or windowed or spec.mask_mod is not None or spec.varlen
 
+
+GROUP_ROWS = 64  # of a consumer warpgroup
 
 # (producer, consumer) registers a thread, by consumers: what the warpgroups enter with, dealt anew.
 _REGISTERS = {2: (40, 232), 3: (32, 160), 4: (32, 112)}

@@ -177,6 +177,14 @@ FMHAGEN_DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %
 #define FMHAGEN_8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), \
                         "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 
+// `value`, which the compiler takes to depend on `score`, so that what is computed from it is not computed before.
+// NOTE: it does depend on it, for one NaN that no instruction gives.
+FMHAGEN_DEVICE i32 after(i32 value, f32 score) {
+  asm volatile("{ .reg .pred rare; .reg .b32 bits; mov.b32 bits, %1;\n"
+               "setp.eq.u32 rare, bits, 0x7fc0dead; selp.s32 %0, 0, %0, rare; }" : "+r"(value) : "f"(score));
+  return value;
+}
+
 // Keeps the compiler from moving reads or writes of an accumulator element across this point.
 FMHAGEN_DEVICE void register_fence(f32& value) { asm volatile("" : "+f"(value)::"memory"); }
 
