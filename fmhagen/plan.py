@@ -215,6 +215,11 @@ class Plan:
         )
 
     @property
+    def has_order(self) -> bool:
+        """Whether blocks order packed sequences in shared memory."""
+        return any(region.name == "SMEM_ORDER" for region in self.shared)
+
+    @property
     def qk_shape(self) -> MatrixShape:
         """The instruction of S = Q K^T."""
         return self.matrix_shapes[0]

@@ -97,7 +97,7 @@ def swap(old: str, new: str, count: int | None = 1, only: int | None = None) -> 
 
 K_FULL = "wait_full<STAGES>(smem + K_FULL, steps);"
 V_FULL = "wait_full<STAGES>(smem + V_FULL, steps - 1);"
-Q_FULL = "wait_full<Q_STAGES>(smem + Q_FULL, tiles"
+Q_FULL = "wait_full<Q_STAGES>(q_barriers + Q_FULL, tiles"
 O_FULL = "wait_full<Q_STAGES>(smem + O_FULL, tiles);"
 Q_EMPTY = "wait_empty<Q_STAGES>(smem + Q_EMPTY, tiles);"
 K_EMPTY = "wait_empty<STAGES>(smem + K_EMPTY, k_steps);"
@@ -411,27 +411,31 @@ SM90 = (
     # ---- places ----
     Fault(
         name="k_from_the_tile_next_door",
-        edits=swap("(n_tile - 1) * TILE_N, head", "n_tile * TILE_N, head"),
+        edits=swap("(n_tile - 1) * TILE_N), head", "n_tile * TILE_N), head"),
         kinds=(WRONG_RESULT,),
     ),
     Fault(
         name="key_head_of_the_query_head",
-        edits=swap("params.num_heads / params.heads_per_group);", "params.num_heads);"),
+        edits=swap(
+            "query_head(params, tile) / params.heads_per_group);", "query_head(params, tile));"
+        ),
         kinds=(WRONG_RESULT,),
     ),
     Fault(
         name="q_one_row_too_far",
-        edits=swap("&params.q_map, tile.m_first,", "&params.q_map, tile.m_first + 1,"),
+        edits=swap(
+            "&params.q_map, q_row(params, tile),", "&params.q_map, q_row(params, tile) + 1,"
+        ),
         kinds=(WRONG_RESULT,),
     ),
     Fault(
         name="o_one_row_too_far",
-        edits=swap("i32(tile.m_first),", "i32(tile.m_first + 1),"),
+        edits=swap("i32(q_row(params, tile)),", "i32(q_row(params, tile) + 1),"),
         kinds=("unwritten", "written_twice"),
     ),
     Fault(
         name="lse_one_row_too_many",
-        edits=swap("if (m < params.seqlen_q) {", "if (m <= params.seqlen_q) {"),
+        edits=swap("if (m < rows_of(params, tile)) {", "if (m <= rows_of(params, tile)) {"),
         kinds=("out_of_bounds", "written_twice"),
         words=("store_global_f32", "lse"),
     ),
@@ -454,16 +458,16 @@ SM90 = (
     Fault(
         name="one_key_tile_too_few",
         edits=swap(
-            "last_row_end, 0, seqlen_k)) + TILE_N - 1) / TILE_N",
-            "last_row_end, 0, seqlen_k))) / TILE_N",
+            "last_row_end, 0, end)) + TILE_N - 1) / TILE_N",
+            "last_row_end, 0, end))) / TILE_N",
         ),
         kinds=(WRONG_RESULT,),
     ),
     Fault(
         name="one_step_unmasked_that_is_not",
         edits=swap(
-            "keys.unmasked = u32(clamp(first_row_end, 0, seqlen_k)) / TILE_N;",
-            "keys.unmasked = u32(clamp(first_row_end, 0, seqlen_k)) / TILE_N + 1;",
+            "keys.unmasked = u32(clamp(first_row_end, 0, end)) / TILE_N;",
+            "keys.unmasked = u32(clamp(first_row_end, 0, end)) / TILE_N + 1;",
         ),
         kinds=(WRONG_RESULT,),
     ),

@@ -90,7 +90,7 @@ def _available(plan: Plan) -> tuple[Definition, ...]:
         )
         for shape in plan.matrix_shapes
     )
-    parts = ("", "_cache") if plan.split is not None or plan.varlen else ("",)
+    parts = ("", "_cache") if plan.split is not None or plan.has_order else ("",)
 
     def layer(name: str) -> tuple[Definition, ...]:
         texts = ((prelude / f"{name}{part}{suffix}").read_text(encoding="ascii") for part in parts)
