@@ -43,8 +43,8 @@ def _less_keys(spec: AttentionSpec, depth: int) -> int:
     if not any(n.op == "load" and n.reads("q_idx", "kv_idx") for n in walk(score)):
         return 16 if depth > 128 else less
     if depth <= 64:
-        return 16
-    return 48 if 128 < depth <= 192 else 32
+        return 32
+    return 64 if 96 < depth <= 192 else 32
 
 
 def _narrowed(choice: Choice, less: int) -> Choice:
@@ -276,7 +276,7 @@ def _choose_deep(spec: AttentionSpec) -> Choice:
         rejected=(
             (overflow, "within a few percent of it"),
             (overlapped, "the next tile's Q is waited for before this one's O is done"),
-            (cluster, _CLUSTER),
+            *(((cluster, _CLUSTER),) if _is_triangular(spec) or not _has_short_tiles(spec) else ()),
             (narrow, "more steps of less work"),
         ),
     )
