@@ -222,6 +222,19 @@ def test_the_second_device_is_used_and_the_first_stays_current(setup: Setup) -> 
     assert setup.driver.contexts == [0x1000]
 
 
+@pytest.mark.parametrize("contexts", [[], [0x1000], [0x1000, 0x1001], [0x7777]])
+def test_the_default_stream_of_a_device_is_meant_whatever_is_current(
+    setup: Setup, contexts: list[int]
+) -> None:
+    setup.torch.streams = {0: 0, 1: 0}
+    for turn in range(3):
+        setup.driver.contexts = list(contexts)
+        setup.kernel(*tensors(index=1))
+        assert setup.launch.context == 0x1001
+        assert setup.driver.contexts == contexts
+        assert len(setup.driver.launches) == turn + 1
+
+
 def test_a_thread_without_a_context_keeps_none(setup: Setup) -> None:
     setup.kernel(*tensors())
     assert setup.driver.launches[0].context == 0x1000
@@ -464,7 +477,8 @@ def test_the_fake_reads_params_as_the_driver_does() -> None:
     driver = FakeDriver(params_bytes=4)
     pointers = (ctypes.c_char_p * 1)(b"abcd")
     config = ctypes.create_string_buffer(56)
-    library, function = FakeLibrary(driver), ctypes.c_void_p(1)
+    library, function = FakeLibrary(driver), ctypes.c_void_p(0x3000 + 0x1000)
+    driver.contexts = [0x1000]
     library.cuLaunchKernelEx(ctypes.byref(config), function, ctypes.byref(pointers), None)
     assert driver.launches[0].params == b"abcd"
 

@@ -47,8 +47,6 @@ class LoadedCuda:
         self._shared_bytes = shared_bytes
         self._launches = Launches(
             library,
-            driver.cuCtxGetCurrent,
-            context=int(context),
             function=int(function),
             threads=plan.threads,
             shared_bytes=shared_bytes,
@@ -68,7 +66,7 @@ class LoadedCuda:
         Raises:
             LaunchError: the driver refused.
         """
-        if code == WRONG_CONTEXT:
+        if code in WRONG_CONTEXT:
             with entered(self._driver, self._context):
                 code = launch()
         if code:

@@ -7,6 +7,7 @@ were made once. Nothing here changes after it was packed, so a launch may be sta
 from __future__ import annotations
 
 import ctypes
+import functools
 import struct
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -18,8 +19,10 @@ _PARAMS_OFFSET = 64  # behind the configuration and the pointer
 # CUlaunchAttribute of cuda.h: id, padding, and a value of 64 bytes; here the one that lets a kernel
 # be placed before the one ahead of it in the stream has ended.
 _DEPENDENT = struct.Struct("<I4xi60x").pack(6, 1)
-WRONG_CONTEXT = -1
-"""What a launch gives in a thread whose current context is not the kernel's; no code of CUDA."""
+WRONG_CONTEXT = (201, 400)
+"""Codes of a launch on the default stream of another context, or of none, and nothing started:
+CUDA_ERROR_INVALID_CONTEXT, CUDA_ERROR_INVALID_HANDLE. On a stream of the kernel's own context a
+launch succeeds whatever context is current (both seen on two H200, driver 580)."""
 
 
 class Library(Protocol):
@@ -39,19 +42,15 @@ class Launches:
     def __init__(
         self,
         library: Library,
-        get_context: Callable[[], tuple[Any, Any]],
         *,
-        context: int,
         function: int,
         threads: int,
         shared_bytes: int,
         packer: struct.Struct,
         is_dependent: bool = False,
     ) -> None:
-        """Keep what all launches share; `get_context` is the bindings' cuCtxGetCurrent."""
+        """Keep what all launches share."""
         self._library = library
-        self._get_context = get_context
-        self._context = context
         self._function = ctypes.c_void_p(function)
         self._threads = threads
         self._shared_bytes = shared_bytes
@@ -61,7 +60,8 @@ class Launches:
     def bind(self, values: list[Any], blocks: int, stream: int) -> Callable[[], int]:
         """Return a function that launches `blocks` blocks with the packed values on a stream.
 
-        It gives the driver's code, or WRONG_CONTEXT.
+        It gives the driver's code, one of WRONG_CONTEXT where the current context is not the
+        kernel's and the stream does not say which one is.
         """
         attributes = self._attributes
         attributes_offset = _PARAMS_OFFSET + -(-self._packer.size // 8) * 8
@@ -78,14 +78,7 @@ class Launches:
         self._packer.pack_into(memory, _PARAMS_OFFSET, *values)
         # A reference keeps the buffer alive, and costs nothing to pass.
         config, params = ctypes.byref(memory), ctypes.byref(memory, _CONFIG.size)
-        function, context = self._function, self._context
-        get_context = self._get_context
-        launch = self._library.cuLaunchKernelEx
-
-        def start() -> int:
-            if int(get_context()[1]) != context:
-                return WRONG_CONTEXT
-            # NOTE: the driver copies the block before it returns.
-            return launch(config, function, params, None)  # type: ignore[no-any-return]
-
-        return start
+        # NOTE: the driver copies the block before it returns.
+        return functools.partial(
+            self._library.cuLaunchKernelEx, config, self._function, params, None
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -78,13 +79,24 @@ def allocators(q: TensorView, shapes: OutputShapes, *, has_out: bool) -> tuple[A
 def _torch_allocators(q: Any, shapes: OutputShapes) -> tuple[Allocate, Allocate]:
     import torch
 
-    empty_strided, dtype, device, float32 = torch.empty_strided, q.dtype, q.device, torch.float32
-    o, o_strides, lse = shapes.o, shapes.o_strides, shapes.lse
-    lse_strides = contiguous_strides(lse)
     return (
-        lambda: empty_strided(o, o_strides, dtype=dtype, device=device),
-        lambda: empty_strided(lse, lse_strides, dtype=float32, device=device),
+        _torch_allocator(torch, shapes.o, shapes.o_strides, q.dtype, q.device),
+        _torch_allocator(
+            torch, shapes.lse, contiguous_strides(shapes.lse), torch.float32, q.device
+        ),
     )
+
+
+def _torch_allocator(
+    torch: Any, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, device: Any
+) -> Allocate:
+    # NOTE: one element that is repeated has the shape and costs nothing to keep; `empty_like` of
+    # it has fewer arguments to read than any other way to allocate.
+    one = torch.empty(1, dtype=dtype, device=device).expand(shape)
+    if torch.empty_like(one, device="meta").stride() == strides:
+        return functools.partial(torch.empty_like, one)
+    empty_strided = torch.empty_strided
+    return lambda: empty_strided(shape, strides, dtype=dtype, device=device)
 
 
 def _numpy_allocators(dtype: Any, shapes: OutputShapes) -> tuple[Allocate, Allocate]:

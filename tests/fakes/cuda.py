@@ -195,6 +195,10 @@ class FakeLibrary:
         gx, gy, gz, bx, by, bz, shared_bytes = (ctypes.c_uint32 * 7).from_address(where)
         stream, attributes, count = (ctypes.c_uint64 * 3).from_address(where + 32)
         assert (attributes, count & 0xFFFFFFFF) == (0, 0)
+        # As seen on two H200: a stream of its own says which context is meant, the default one not.
+        own = function.value - 0x3000
+        if stream == 0 and driver.current != own:
+            return 400 if driver.current else 201
         block = ctypes.cast(params, ctypes.POINTER(ctypes.c_void_p))[0]
         driver.launches.append(
             Launch(
@@ -204,7 +208,7 @@ class FakeLibrary:
                 shared_bytes=shared_bytes,
                 stream=stream,
                 params=ctypes.string_at(block, driver.params_bytes),
-                context=driver.current,
+                context=own,
                 extra=extra,
             )
         )

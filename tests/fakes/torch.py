@@ -52,6 +52,9 @@ class Tensor:
     def data_ptr(self) -> int:
         return 0 if self.array.size == 0 else self.array.__array_interface__["data"][0]
 
+    def expand(self, shape: tuple[int, ...]) -> Tensor:
+        return Tensor(np.broadcast_to(self.array, shape), self.dtype, self.device)
+
     def unsqueeze(self, axis: int) -> Tensor:
         return Tensor(np.expand_dims(self.array, axis), self.dtype, self.device)
 
@@ -106,6 +109,15 @@ class FakeTorch(ModuleType):
 
     def is_grad_enabled(self) -> bool:
         return self.grad_enabled
+
+    def empty(self, size: int, *, dtype: DType, device: Device) -> Tensor:
+        return Tensor(np.empty(size, dtype.numpy), dtype, device)
+
+    def empty_like(self, tensor: Tensor, *, device: str | None = None) -> Tensor:
+        if device == "meta":  # no memory, and no allocation to note
+            return Tensor(np.empty(tensor.shape, tensor.dtype.numpy), tensor.dtype, tensor.device)
+        self.allocations.append((tensor.shape, tensor.device))
+        return Tensor(np.empty(tensor.shape, tensor.dtype.numpy), tensor.dtype, tensor.device)
 
     def empty_strided(
         self, shape: tuple[int, ...], strides: tuple[int, ...], *, dtype: DType, device: Device
