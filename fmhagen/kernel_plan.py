@@ -39,3 +39,5 @@ class KernelPlan(Protocol):
     def shared_is_dynamic(self) -> bool: ...  # noqa: D102
     @property
     def is_dependent(self) -> bool: ...  # noqa: D102
+    @property
+    def wave_groups(self) -> int: ...  # noqa: D102

@@ -16,6 +16,7 @@ def loop_nest(plan: Plan) -> tuple[str, ...]:
         MainLoop.WARP_SPECIALISED: _warp_specialised,
         MainLoop.WAVE_INTERLEAVED: _wave_interleaved,
         MainLoop.WAVE_PIPELINED: _wave_pipelined,
+        MainLoop.WAVE_PING_PONG: _wave_ping_pong,
         MainLoop.SPLIT_KV: _split_kv,
     }
     return table[plan.schedule.main_loop](plan)
@@ -82,6 +83,35 @@ def _wave_pipelined(plan: Plan) -> tuple[str, ...]:
         (4, f"{first} slots: S = Q K^T of the next unit", f"P, l of this one beside{mask}"),
         (4, f"{second} slots: O = O + P V of this unit", "row maximum of the next one beside"),
         (4, "K of unit + 2, V of unit + 1 -> SMEM_K, SMEM_V", "one block barrier a unit"),
+        (4, "O, l = alpha * (O, l)", "only when a row maximum grew by more than 2^8"),
+        (2, "O = O / l -> O, LSE", ""),
+    )
+
+
+def _wave_ping_pong(plan: Plan) -> tuple[str, ...]:
+    s, d, dv = plan.schedule, plan.spec.d, plan.spec.dv
+    unit = s.tile_n // 2
+    products = len(plan.slot_table.slots) if plan.slot_table else 0
+    mask = ", with the mask" if plan.causal else ""
+    return _flat(
+        *_tiles(plan),
+        (
+            1,
+            f"{s.consumers} waves of {s.tile_m // s.consumers} rows, in two groups",
+            "each loads and computes; the second group half a step behind",
+        ),
+        (2, f"load Q[{s.tile_m // s.consumers}, {d}] -> registers", "of this wave's rows"),
+        (2, f"K, V[{unit}, {d}, {dv}] -> SMEM_K, SMEM_V", "of the first units, by all waves"),
+        (2, f"S[{unit}] = Q K^T, P, l", "of the first unit"),
+        (2, f"for key tile of {s.tile_n} keys, left to right:", _skipped(plan)),
+        (3, f"for unit of {unit} keys:", "two a tile"),
+        (
+            4,
+            f"S = Q K^T of the next unit, O = O + P V of this one: {products} matrix instructions",
+            "the other group: its softmax",
+        ),
+        (4, f"P, l of the next unit{mask}", "the other group: its products"),
+        (4, "K, V of units to come -> SMEM_K, SMEM_V", "two block barriers a unit"),
         (4, "O, l = alpha * (O, l)", "only when a row maximum grew by more than 2^8"),
         (2, "O = O / l -> O, LSE", ""),
     )

@@ -53,7 +53,9 @@ def _main_loop(source: Source, resources: Resources) -> str:
     if timing_of(target.name) is None:
         return ""
     text = assembly_listing(source)
-    report = main_loop_report(text or "", target, resources, threads=source.threads)
+    report = main_loop_report(
+        text or "", target, resources, threads=source.threads, groups=source.wave_groups
+    )
     return "" if report is None else snapshot(report)
 
 

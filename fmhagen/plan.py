@@ -110,7 +110,9 @@ class Plan:
         heads_in_l2_bytes: K and V that one section of heads may hold, for the tile order.
         two_p_buffers, ping_pong, skip_hidden, split_q, overlap_tiles: see `Schedule`.
         stage_output: O leaves through shared memory; see `schedule.Store`.
-        slot_table: a step of a wave_pipelined loop, in the order in which it is issued.
+        slot_table: a step of a wave_pipelined loop, in the order in which it is issued; of a
+            wave_ping_pong loop, its products.
+        has_two_groups: waves in two groups, half a step apart.
         round_call: function that rounds two numbers of P; "" where the main loop has its own.
         uses_accumulation_registers: a lane has more registers than vector instructions reach.
         value_keys_are_four: a thread stages V in pieces of four keys, else of eight.
@@ -188,6 +190,7 @@ class Plan:
     round_call: str = ""
     uses_accumulation_registers: bool = False
     value_keys_are_four: bool = False
+    has_two_groups: bool = False
     matrix: str = ""
     block_registers: int = 0
     lane_has_two_rows: bool = False
@@ -218,6 +221,11 @@ class Plan:
     def has_order(self) -> bool:
         """Whether blocks order packed sequences in shared memory."""
         return any(region.name == "SMEM_ORDER" for region in self.shared)
+
+    @property
+    def wave_groups(self) -> int:
+        """Groups of waves that run the main loop half a step apart."""
+        return 2 if self.has_two_groups else 1
 
     @property
     def qk_shape(self) -> MatrixShape:

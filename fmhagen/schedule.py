@@ -14,6 +14,7 @@ class MainLoop(StrEnum):
     WARP_SPECIALISED = "warp_specialised"
     WAVE_INTERLEAVED = "wave_interleaved"
     WAVE_PIPELINED = "wave_pipelined"
+    WAVE_PING_PONG = "wave_ping_pong"
     SPLIT_KV = "split_kv"
 
 
@@ -59,9 +60,10 @@ class Schedule(Record):
     Attributes:
         main_loop: warp_specialised (a producer warp and consumer warpgroups), wave_interleaved
             (every wave loads and computes), wave_pipelined (the same, with the softmax of one
-            unit of keys between the matrix instructions of the next, in an order that is fixed)
-            or split_kv (for a key/value cache: the keys are cut among blocks, and among the warps
-            of a block, each with a ring of its own).
+            unit of keys between the matrix instructions of the next, in an order that is fixed),
+            wave_ping_pong (two groups of waves, one at its products while the other is at its
+            softmax) or split_kv (for a key/value cache: the keys are cut among blocks, and among
+            the warps of a block, each with a ring of its own).
         tile_m: query rows of one tile.
         tile_n: key columns of one step of the main loop.
         consumers: warpgroups (warp_specialised) or waves (the others) that compute; the
@@ -82,9 +84,10 @@ class Schedule(Record):
             are loaded as soon as that consumer is done with the last ones.
         overlap_tiles: the first S of a tile is issued before the last O += P V of the tile before.
         rescale: when O is rescaled to a new reference of the softmax.
-        prefetch: operands that a wave_pipelined loop reads from shared memory ahead of their use.
-        matrix: matrix instruction of a wave_pipelined loop. Both compute at the same rate; narrow
-            ones (16x16x16) draw less power, and hide less vector work each.
+        prefetch: operands that wave_pipelined and wave_ping_pong read from shared memory ahead of
+            their use.
+        matrix: matrix instruction of a wave_pipelined or wave_ping_pong loop. Both compute at the
+            same rate; narrow ones (16x16x16) draw less power, and hide less vector work each.
         producer_registers: registers a thread of the producer warpgroup keeps; 0 where none is.
         consumer_registers: registers a thread of a consumer warpgroup gets; 0 where not dealt.
         copy: how a split_kv loop copies K and V.

@@ -106,6 +106,7 @@ class SlotTable:
         fragments: registers of the ring, four 32-bit ones each.
         ahead: atoms before the first step: the reads that a step expects to be under way.
         slot_clk: clocks of vector work that a slot's matrix instruction hides.
+        softmax: where P is made in a phase of its own, that phase's atoms.
     """
 
     score_slots: tuple[Slot, ...]
@@ -113,6 +114,7 @@ class SlotTable:
     fragments: int
     ahead: tuple[Atom, ...]
     slot_clk: int
+    softmax: tuple[Atom, ...] = ()
 
     @property
     def slots(self) -> tuple[Slot, ...]:

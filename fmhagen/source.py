@@ -18,6 +18,7 @@ class Source:
         constructor: the Python expression that recreates spec, schedule and target.
         threads: threads of one block.
         dynamic_shared_bytes: shared memory to ask for at launch.
+        wave_groups: groups of waves that run the main loop half a step apart.
     """
 
     text: str
@@ -28,3 +29,4 @@ class Source:
     constructor: str
     threads: int
     dynamic_shared_bytes: int
+    wave_groups: int = 1

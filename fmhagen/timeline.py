@@ -38,6 +38,8 @@ def timeline(table: SlotTable) -> str:
         rows.append(
             f"{number:>4}  {product:<12} {slot.vector_clk:>3}  {vector:<34} {memory}".rstrip()
         )
+    if table.softmax:
+        rows.append(f"then {'':<12} {sum(atom.clk for atom in table.softmax):>3}  softmax")
     return "\n".join(rows) + "\n"
 
 

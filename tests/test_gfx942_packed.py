@@ -15,17 +15,19 @@ from fmhagen.schedule import Schedule
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import GFX942
 
-LOOPS = ("wave_pipelined", "wave_interleaved")
+LOOPS = ("wave_pipelined", "wave_ping_pong", "wave_interleaved")
 MASKS = ({}, {"causal": True}, {"causal": True, "anchor": "top_left"})
 UNEQUAL = Packed(heads=2, rows=(70, 0, 1, 200, 64, 3), keys=(70, 10, 0, 230, 100, 1))
 HEADS = ((1, 1), (2, 1), (8, 2), (12, 3))  # of an XCD: an eighth, a quarter, one, one and a half
 
 
 def packed_plan(loop: str, **fields: object) -> Plan:
-    """Return an instance of two waves: the quickest to emulate."""
+    """Return an instance of two waves, the quickest to emulate, or of two groups of four."""
     spec = AttentionSpec(**{"head_dim": 64, "varlen": True, **fields})  # type: ignore[arg-type]
-    prefetch = 7 if loop == "wave_pipelined" else 0
-    schedule = Schedule(main_loop=loop, tile_m=64, tile_n=64, consumers=2, prefetch=prefetch)
+    waves, prefetch = {"wave_ping_pong": (8, 7), "wave_pipelined": (2, 7)}.get(loop, (2, 0))
+    schedule = Schedule(
+        main_loop=loop, tile_m=32 * waves, tile_n=64, consumers=waves, prefetch=prefetch
+    )
     return lower(spec, schedule, GFX942)
 
 

@@ -58,7 +58,7 @@ WINDOWS: tuple[dict[str, Any], ...] = (
 def small(**fields: Any) -> Schedule:
     """Return a schedule of two waves: the quickest to emulate."""
     numbers = {"tile_m": 64, "tile_n": 64, "consumers": 2, "prefetch": 7}
-    return Schedule(main_loop="wave_pipelined", **{**numbers, **fields})
+    return Schedule(**{"main_loop": "wave_pipelined", **numbers, **fields})
 
 
 def within_garbage(values: npt.NDArray) -> npt.NDArray:
@@ -118,8 +118,28 @@ def test_score_functions(name: str, window: int) -> None:
         check(spec, sizes, small(), seed=seed, magnitude=3.0, **arguments)
 
 
+@pytest.mark.parametrize("matrix", ["32x32x8", "16x16x16"])
+@pytest.mark.parametrize("window", range(2))
+@pytest.mark.parametrize("name", SCORES)
+def test_score_functions_of_two_groups(name: str, window: int, matrix: str) -> None:
+    fields, arguments = SCORES[name]
+    spec = AttentionSpec(head_dim=64, **fields, **WINDOWS[window])
+    schedule = small(main_loop="wave_ping_pong", consumers=8, tile_m=256, matrix=matrix)
+    for seed, sizes in enumerate(((1, 2, 1, 100, 100), (1, 2, 2, 270, 90), (1, 2, 1, 5, 0))):
+        check(spec, sizes, schedule, seed=seed, magnitude=3.0, **arguments)
+
+
+@pytest.mark.parametrize("window", [2, 3])
+def test_two_groups_refuse_masks_that_leave_keys_out(window: int) -> None:
+    spec = AttentionSpec(head_dim=64, **WINDOWS[window])
+    with pytest.raises(ScheduleError, match="use main_loop='wave_pipelined'"):
+        lower(spec, small(main_loop="wave_ping_pong", consumers=8, tile_m=256), GFX942)
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])
-@pytest.mark.parametrize(("d", "dv"), [(64, 64), (96, 96), (128, 128), (192, 128), (256, 256)])
+@pytest.mark.parametrize(
+    ("d", "dv"), [(64, 64), (96, 96), (128, 128), (192, 128), (192, 192), (256, 256)]
+)
 def test_head_dims_and_default_schedules(d: int, dv: int, dtype: str) -> None:
     both = AttentionSpec(dtype=dtype, head_dim=d, head_dim_v=dv, causal=True, window_left=70)
     check(both, (1, 1, 1, 300, 420), None)

@@ -108,7 +108,12 @@ def _report(instance: Instance, compiler: str, *, conflicts: bool) -> dict[str, 
             report["missing"].append(f"bank conflicts: {error}")
     if listing is not None:
         loop = main_loop_report(
-            listing.text, target, binary.resources, threads=plan.threads, banks=banks
+            listing.text,
+            target,
+            binary.resources,
+            threads=plan.threads,
+            groups=plan.wave_groups,
+            banks=banks,
         )
         report["main_loop"] = None if loop is None else loop.to_dict()
     return report

@@ -52,6 +52,7 @@ def assemble(plan: KernelPlan, available: tuple[Definition, ...]) -> Source:
         constructor=plan.constructor,
         threads=plan.threads,
         dynamic_shared_bytes=plan.shared_bytes if plan.shared_is_dynamic else 0,
+        wave_groups=plan.wave_groups,
     )
 
 

@@ -18,6 +18,7 @@ def main_loop_report(
     resources: Resources,
     *,
     threads: int,
+    groups: int = 1,
     banks: tuple[BankUse, ...] = (),
 ) -> LoopReport | None:
     """Model the main loop in a listing.
@@ -27,6 +28,7 @@ def main_loop_report(
         target: the chip.
         resources: what the kernel uses, for the waves that a SIMD holds.
         threads: threads of a block.
+        groups: groups of waves that run the loop half a step apart.
         banks: how accesses went through the banks on the emulator; conflicts cost their clocks.
 
     Returns:
@@ -39,7 +41,9 @@ def main_loop_report(
     if not loops:
         return None
     waves = max(1, occupancy(target, resources, threads=threads).warps // timing.simds)
-    return report_loop(tuple(_charged(loop, banks) for loop in loops), timing, waves=waves)
+    return report_loop(
+        tuple(_charged(loop, banks) for loop in loops), timing, waves=waves, groups=groups
+    )
 
 
 def snapshot(report: LoopReport) -> str:

@@ -13,7 +13,7 @@ from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 from fmhagen.validate import check_support
 
-_WITH_MATRIX_FORMS = (MainLoop.WAVE_PIPELINED,)
+_WITH_MATRIX_FORMS = (MainLoop.WAVE_PIPELINED, MainLoop.WAVE_PING_PONG)
 
 
 def lower(spec: AttentionSpec, schedule: Schedule, target: Target) -> Plan:
@@ -45,6 +45,7 @@ def lower(spec: AttentionSpec, schedule: Schedule, target: Target) -> Plan:
         MainLoop.WARP_SPECIALISED: lower_warp_specialised,
         MainLoop.WAVE_INTERLEAVED: lower_wave_interleaved,
         MainLoop.WAVE_PIPELINED: lower_wave_pipelined,
+        MainLoop.WAVE_PING_PONG: lower_wave_pipelined,
         MainLoop.SPLIT_KV: lower_split_kv,
     }
     return table[schedule.main_loop](spec, schedule, target)

@@ -16,20 +16,45 @@ def check_slot_table(shape: Shape, table: SlotTable) -> None:
         ValueError: a fragment is used before it is read or overwritten before it is used, P is used
             before it is complete, LDS is written or read on the wrong side of the barrier.
     """
-    lines = [(i, atom) for i, slot in enumerate(table.slots) for atom in (slot.matrix, *slot.atoms)]
+    lines = _lines(table)
     _check_barrier(lines)
     _check_fragments(shape, table, lines)
+    _check_ahead(table, lines)
     _check_probabilities(lines)
     _check_staging(lines)
 
 
-def _check_barrier(lines: list[_Line]) -> None:
+def check_turns_table(shape: Shape, table: SlotTable) -> None:
+    """Check a phase of products alone, whose operands the other group then overwrites in LDS.
+
+    Raises:
+        ValueError: a fragment is used before it is read or overwritten before it is used, or LDS is
+            read after the barrier.
+    """
+    lines = _lines(table)
+    barrier = _find_barrier(lines)
+    for slot, atom in lines[barrier:]:
+        if atom.is_memory:
+            raise ValueError(f"slot {slot}: {atom} after the barrier")
+    _check_fragments(shape, table, [(0, atom) for atom in table.ahead] + lines)
+
+
+def _lines(table: SlotTable) -> list[_Line]:
+    return [(i, atom) for i, slot in enumerate(table.slots) for atom in (slot.matrix, *slot.atoms)]
+
+
+def _find_barrier(lines: list[_Line]) -> int:
     calls = [atom.call for _, atom in lines]
     if calls.count("block_barrier") != 1:
         raise ValueError("a step has one barrier")
     barrier = calls.index("block_barrier")
     if calls[barrier - 1] != "wait_lds":
         raise ValueError("no wait_lds before the barrier")
+    return barrier
+
+
+def _check_barrier(lines: list[_Line]) -> None:
+    barrier = _find_barrier(lines)
     for place, (slot, atom) in enumerate(lines):
         if atom.call.startswith("lds_write") and place > barrier:
             raise ValueError(f"slot {slot}: {atom} after the barrier")
@@ -60,8 +85,12 @@ def _check_fragments(shape: Shape, table: SlotTable, lines: list[_Line]) -> None
             if holds.get(atom.arguments[1]) != wanted[used]:
                 raise ValueError(f"slot {slot}: {atom} does not find {wanted[used]}")
             used += 1
+
+
+def _check_ahead(table: SlotTable, lines: list[_Line]) -> None:
+    holds = {a.result: a.arguments[0] for _, a in lines if a.call == "lds_read_b128"}
     for atom in table.ahead:
-        if holds.get(atom.result) != atom.arguments[0]:
+        if holds.get(atom.result, "").replace("k_following", "k_next") != atom.arguments[0]:
             raise ValueError(f"the next step does not find {atom}")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from fmhagen.lowering.slot_draft import Draft, Shape
 from fmhagen.lowering.slot_score import RAISE_CLK, VECTOR_CLK, modify_atoms
 from fmhagen.slots import Atom
@@ -38,6 +40,13 @@ def place_vector_work(shape: Shape, draft: Draft, second: int) -> None:
     _pace(shape, draft, raises, 0, max(atom.latest for atom in raises))
 
 
+def softmax_clk(shape: Shape) -> int:
+    """Return the clocks of the vector port that the softmax of a unit takes."""
+    a_pair = 2 * RAISE_CLK + 3 * VECTOR_CLK + shape.round_clk  # scaled, summed, part of a maximum
+    modified = shape.unit // 2 * shape.modify_clk
+    return shape.unit // 4 * a_pair + 3 * VECTOR_CLK * shape.form.lane_rows + modified
+
+
 def row_of(shape: Shape, pair: int) -> int:
     """Return the lane's query row that a pair of scores is of."""
     return pair // 4 % shape.form.lane_rows
@@ -49,43 +58,59 @@ def score_of(shape: Shape, scores: str, pair: int) -> tuple[str, str]:
     return f"{scores}[{block}]", str(element)
 
 
+def scale_atom(shape: Shape, pair: int, scores: str) -> Atom:
+    """Return the scaling of a pair of scores, less the reference."""
+    return Atom(
+        call="scale_pair",
+        arguments=(f"w.row[{row_of(shape, pair)}]", "scale", *score_of(shape, scores, pair)),
+        result=f"f32x2 pair_{pair}",
+        clk=VECTOR_CLK,
+    )
+
+
+def raise_atom(pair: int, half: int) -> Atom:
+    """Return the exponential of one of a pair."""
+    return Atom(call="raise", arguments=(f"pair_{pair}", str(half)), clk=RAISE_CLK)
+
+
+def take_atom(shape: Shape, pair: int) -> Atom:
+    """Return the sum and the rounding of a pair of P."""
+    row = f"w.row[{row_of(shape, pair)}]"
+    return Atom(
+        call="take_pair",
+        arguments=(f"p[{pair // 4}]", str(pair % 4), row, f"pair_{pair}"),
+        clk=VECTOR_CLK + shape.round_clk,
+    )
+
+
 def _raise_atoms(shape: Shape, second: int) -> list[Atom]:
     """Return P = exp2(..) of one unit, pair by pair, and the rounding.
 
-    NOTE: a pair is taken after the next pair's first number is raised: v_exp has a latency.
+    NOTE: a pair is taken after the next pair's first number is raised: v_exp has a latency. Its
+    scaling stands beside that exponential, where a slot has room for both.
     """
     pairs = shape.unit // 4
     group = shape.form.uses * shape.form.lane_rows * shape.value_blocks  # slots of its P V
-    latest = [second + i // 4 // shape.form.lane_rows * group - 1 for i in range(pairs)]
-
-    def scores(i: int) -> tuple[str, ...]:
-        return f"w.row[{row_of(shape, i)}]", "scale", *score_of(shape, "s_now", i)
-
-    ordered = [Atom(call="scale_pair", arguments=scores(0), result="f32x2 pair_0", clk=VECTOR_CLK)]
+    is_wide = shape.form.slot_clk >= RAISE_CLK + VECTOR_CLK
+    ordered = [scale_atom(shape, 0, "s_now")]
     pending: list[Atom] = []
     for i in range(pairs):
-        pair = f"pair_{i}"
+        latest = second + i // 4 // shape.form.lane_rows * group - 1
+        first, scale = raise_atom(i, 0), []
         if i + 1 < pairs:
-            first = Atom(
-                call="raise_and_scale",
-                arguments=(pair, *scores(i + 1)),
-                result=f"f32x2 pair_{i + 1}",
-                clk=RAISE_CLK + VECTOR_CLK,
-                latest=latest[i] - 1,
-            )
-        else:
-            arguments = (pair, "0")
-            first = Atom(call="raise", arguments=arguments, clk=RAISE_CLK, latest=latest[i] - 1)
-        ordered += [first, *pending]
-        ordered.append(Atom(call="raise", arguments=(pair, "1"), clk=RAISE_CLK, latest=latest[i]))
-        pending = [
-            Atom(
-                call="take_pair",
-                arguments=(f"p[{i // 4}]", str(i % 4), f"w.row[{row_of(shape, i)}]", pair),
-                clk=VECTOR_CLK + shape.round_clk,
-                latest=latest[i],
-            )
-        ]
+            following = scale_atom(shape, i + 1, "s_now")
+            scale = [dataclasses.replace(following, latest=latest)]
+            if is_wide:
+                first = dataclasses.replace(
+                    following,
+                    call="raise_and_scale",
+                    arguments=(f"pair_{i}", *following.arguments),
+                    clk=RAISE_CLK + VECTOR_CLK,
+                )
+                scale = []
+        ordered += [dataclasses.replace(first, latest=latest - 1), *pending, *scale]
+        ordered.append(dataclasses.replace(raise_atom(i, 1), latest=latest))
+        pending = [dataclasses.replace(take_atom(shape, i), latest=latest)]
     return ordered + pending
 
 

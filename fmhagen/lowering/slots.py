@@ -32,7 +32,9 @@ def make_slot_table(shape: Shape) -> SlotTable:
     """
     from fmhagen.lowering.slot_check import check_slot_table
 
-    matrix, ring = matrix_atoms(shape)
+    turns = ring_turns(shape.key_fragments + shape.value_fragments, shape.prefetch)
+    ring = [place for length in turns for place in range(length)]
+    matrix = matrix_atoms(shape, ring)
     total, uses = len(matrix), shape.form.uses
     second = uses * shape.key_fragments
     lead = BARRIER_LEAD_CLK // shape.form.clk
@@ -69,10 +71,8 @@ def ring_turns(fragments: int, prefetch: int) -> tuple[int, ...]:
     return (fragments,)
 
 
-def matrix_atoms(shape: Shape) -> tuple[list[Atom], list[int]]:
-    """Return the matrix instructions of a step in order, and each fragment's place in the ring."""
-    turns = ring_turns(shape.key_fragments + shape.value_fragments, shape.prefetch)
-    ring = [place for length in turns for place in range(length)]
+def matrix_atoms(shape: Shape, ring: list[int]) -> list[Atom]:
+    """Return the matrix instructions of a step in order, given each fragment's register."""
     rows = shape.form.lane_rows
     atoms = []
     for i in range(shape.key_fragments):
@@ -91,7 +91,7 @@ def matrix_atoms(shape: Shape) -> tuple[list[Atom], list[int]]:
             output = f"w.o[{(block * rows + row) * rows + part}]"
             operands = (output, fragment, f"p[{group * rows + row}]")
             atoms.append(Atom(call="multiply", arguments=(*operands, str(half))))
-    return atoms, ring
+    return atoms
 
 
 def key_place(shape: Shape, fragment: int) -> tuple[int, int, int]:

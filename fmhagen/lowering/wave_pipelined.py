@@ -1,4 +1,8 @@
-"""Lowering of the wave-pipelined main loop: softmax of one unit under the products of the next."""
+"""Lowering of the main loops that go by units of keys: wave_pipelined and wave_ping_pong.
+
+In the first a wave's softmax stands between its own matrix instructions, in the second under those
+of another group of waves. They have in common how units lie in LDS and who holds what.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from fmhagen.lowering.common import symbol_of
 from fmhagen.lowering.language import lower_language
 from fmhagen.lowering.slot_draft import Shape
 from fmhagen.lowering.slot_score import VECTOR_CLK, modify_clk
+from fmhagen.lowering.slot_turns import make_turns_table
 from fmhagen.lowering.slots import make_slot_table
 from fmhagen.lowering.wave_interleaved import (
     WAVE_LANES,
@@ -19,13 +24,20 @@ from fmhagen.lowering.wave_interleaved import (
 )
 from fmhagen.lowering.wave_layout import Staging, constants_of, shared_map, staging_of
 from fmhagen.plan import Plan, pack_params
-from fmhagen.schedule import Matrix, Rescale, Schedule
+from fmhagen.schedule import MainLoop, Matrix, Rescale, Schedule
 from fmhagen.slots import FORMS
 from fmhagen.spec import AttentionSpec, Rounding
 from fmhagen.targets import Target
 
 SIMDS = 4
-SPARE_REGISTERS = 45  # row statistics, loop state, and what a compiler keeps besides
+GROUPS = 2
+_PIPELINED = "use main_loop='wave_pipelined'"
+# Row statistics, loop state, and what a compiler keeps besides: read from the code objects of all
+# compilers, for kernels that come close to the limit.
+SPARE_REGISTERS = 45
+SPARE_REGISTERS_OF_GROUPS = {32: 36, 64: 42}  # by the keys of a unit
+SPARE_REGISTERS_OF_SECOND_ROW = 24
+SPARE_REGISTERS_OF_LANGUAGE = 4  # score functions, packed sequences
 
 # The mean of p / truncated p over a mantissa of 7 bits, for P as it comes out of exp2, and of 10.
 TRUNCATION_FACTOR = 1.00282
@@ -48,7 +60,10 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
     Raises:
         ScheduleError: a number of the schedule does not fit; says which and what does.
     """
+    has_two_groups = schedule.main_loop == MainLoop.WAVE_PING_PONG
     _check_shape(schedule)
+    if has_two_groups:
+        _check_groups(schedule)
     staging = staging_of(spec, schedule)
     rounding = _BEST[spec.dtype] if spec.p_rounding == Rounding.AUTO else spec.p_rounding
     if (str(spec.dtype), rounding) not in _ROUNDINGS:
@@ -71,11 +86,17 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         modify_clk=modify_clk(language),
     )
     try:
-        table = make_slot_table(shape)
+        table = make_turns_table(shape) if has_two_groups else make_slot_table(shape)
     except ValueError as error:
         hint = "use a smaller prefetch"
         raise ScheduleError("prefetch", schedule.prefetch, str(error), hint) from error
     waves_per_simd = _waves_per_simd(spec, schedule, target, staging, table.fragments)
+    if has_two_groups and shape.walks:
+        limit = "goes over all keys, or over those up to a last one; this mask leaves others out"
+        raise ScheduleError("main_loop", str(schedule.main_loop), limit, _PIPELINED)
+    if has_two_groups and waves_per_simd == 1:
+        limit = "needs two waves a SIMD; these head dims and this tile_n leave room for one"
+        raise ScheduleError("main_loop", str(schedule.main_loop), limit, _PIPELINED)
     if schedule.matrix != Matrix.WIDE and waves_per_simd == 1:
         limit = "is for two waves a SIMD; these head dims and this tile_n leave room for one"
         raise ScheduleError("matrix", str(schedule.matrix), limit, "use matrix='32x32x8'")
@@ -90,6 +111,7 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         )
     params, params_bytes = pack_params(wave_params(spec, language))
     traits = (
+        *(("groups",) if has_two_groups else ()),
         *(("pingpong",) if schedule.ping_pong else ()),
         *((form.name,) if schedule.matrix != Matrix.WIDE else ()),
     )
@@ -130,6 +152,7 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         clamps_keys=clamps_keys(language),
         ping_pong=schedule.ping_pong,
         slot_table=table,
+        has_two_groups=has_two_groups,
         matrix=form.name,
         block_registers=form.rows**2 // WAVE_LANES,
         lane_has_two_rows=form.lane_rows == 2,
@@ -164,6 +187,26 @@ def _check_shape(schedule: Schedule) -> None:
             raise ScheduleError(name, value, "must be 0: waves cannot trade registers")
 
 
+def _check_groups(schedule: Schedule) -> None:
+    if schedule.consumers != GROUPS * SIMDS:
+        limit = "must be 8 waves: one of each group on each SIMD"
+        raise ScheduleError("consumers", schedule.consumers, limit, "use consumers=8, tile_m=256")
+    if schedule.ping_pong:
+        limit = "is what wave_ping_pong does by its barriers"
+        raise ScheduleError("ping_pong", schedule.ping_pong, limit, "use ping_pong=False")
+
+
+def _spare_registers(spec: AttentionSpec, schedule: Schedule) -> int:
+    if schedule.main_loop != MainLoop.WAVE_PING_PONG:
+        return SPARE_REGISTERS
+    spare = SPARE_REGISTERS_OF_GROUPS[schedule.tile_n // 2]
+    if schedule.matrix != Matrix.WIDE:
+        spare += SPARE_REGISTERS_OF_SECOND_ROW
+    if spec.varlen or lower_language(spec).score is not None:
+        spare += SPARE_REGISTERS_OF_LANGUAGE
+    return spare
+
+
 def _waves_per_simd(
     spec: AttentionSpec, schedule: Schedule, target: Target, staging: Staging, fragments: int
 ) -> int:
@@ -173,10 +216,11 @@ def _waves_per_simd(
         ScheduleError: the registers do not go up.
     """
     unit = schedule.tile_n // 2
-    operands = spec.d // 4 + 16 * -(-spec.dv // 32) + unit + unit // 4 + 4 * fragments
+    scores = unit // 2 if schedule.main_loop == MainLoop.WAVE_PING_PONG else unit
+    operands = spec.d // 4 + 16 * -(-spec.dv // 32) + scores + unit // 4 + 4 * fragments
     staged = 4 * staging.k_pieces + staging.v_keys * staging.v_pieces
     places = 2 * staging.k_pieces + (staging.v_keys + 2) * staging.v_pieces + 4 + unit // 16
-    need = operands + staged + places + SPARE_REGISTERS
+    need = operands + staged + places + _spare_registers(spec, schedule)
     least = -(-schedule.consumers // SIMDS)
     waves = max(least, min(2, target.max_registers_per_thread // need))
     available = target.max_registers_per_thread // waves

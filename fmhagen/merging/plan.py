@@ -32,7 +32,8 @@ class MergePlan:
         params: fields of the packed parameter block.
         params_bytes: its size.
         grid: the grid formula; a tile is a block's rows.
-        threads, shared, shared_bytes, shared_is_dynamic, is_dependent: as in `plan.Plan`.
+        threads, shared, shared_bytes, shared_is_dynamic, is_dependent, wave_groups: as in
+            `plan.Plan`.
     """
 
     spec: MergeSpec
@@ -47,6 +48,7 @@ class MergePlan:
     shared_bytes: int = 0
     shared_is_dynamic: bool = False
     is_dependent: bool = False
+    wave_groups: int = 1
 
     @property
     def filename(self) -> str:

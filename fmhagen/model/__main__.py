@@ -20,6 +20,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("listing", type=Path)
     parser.add_argument("--target", required=True)
     parser.add_argument("--waves", type=int, default=2, help="waves of one SIMD")
+    parser.add_argument("--groups", type=int, default=1, help="groups of waves, a barrier apart")
     options = parser.parse_args(arguments)
     timing = timing_of(options.target)
     if timing is None:
@@ -30,7 +31,12 @@ def main(arguments: list[str] | None = None) -> int:
     if not loops:
         print(f"{options.listing} has no loop with matrix instructions", file=sys.stderr)
         return 1
-    print(json.dumps(report_loop(loops, timing, waves=options.waves).to_dict(), indent=2))
+    print(
+        json.dumps(
+            report_loop(loops, timing, waves=options.waves, groups=options.groups).to_dict(),
+            indent=2,
+        )
+    )
     return 0
 
 

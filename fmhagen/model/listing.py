@@ -49,6 +49,14 @@ class Loop:
         """Matrix instructions of a turn."""
         return sum(operation.kind == Kind.MATRIX for operation in self.operations)
 
+    def behind(self, barriers: int) -> Loop:
+        """Return the loop as it is run by waves that have passed some more of its barriers."""
+        places = [i for i, op in enumerate(self.operations) if op.kind == Kind.BARRIER]
+        if not places or not barriers:
+            return self
+        start = places[(barriers - 1) % len(places)] + 1
+        return Loop(operations=self.operations[start:] + self.operations[:start])
+
 
 @dataclass(slots=True)
 class _Block:

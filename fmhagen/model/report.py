@@ -45,15 +45,18 @@ class LoopReport:
         }
 
 
-def report_loop(loops: tuple[Loop, ...], timing: Timing, *, waves: int) -> LoopReport:
+def report_loop(
+    loops: tuple[Loop, ...], timing: Timing, *, waves: int, groups: int = 1
+) -> LoopReport:
     """Report on a kernel's main loop, or on the loops of its groups of waves.
 
     Args:
         loops: one loop that all waves run, or one for each wave of a SIMD.
         timing: the chip.
         waves: waves of one SIMD.
+        groups: groups of waves that run the same loop, each a barrier behind the one before.
     """
-    chosen = tuple(loops[i % len(loops)] for i in range(waves))
+    chosen = tuple(loops[i % len(loops)].behind(i % groups) for i in range(waves))
     simulated = simulate(chosen, timing)
     operations = [operation for loop in chosen for operation in loop.operations]
     counts = Counter(str(operation.kind) for operation in chosen[0].operations)

@@ -3,52 +3,104 @@
 from __future__ import annotations
 
 from fmhagen.choice import Choice, fits
-from fmhagen.schedule import MainLoop, Schedule
+from fmhagen.schedule import MainLoop, Matrix, Schedule
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
+
+_PIPELINED, _GROUPS = MainLoop.WAVE_PIPELINED, MainLoop.WAVE_PING_PONG
+_PREFETCHES = (7, 5, 4, 3, 2)
 
 
 def choose_wave_pipelined(spec: AttentionSpec, target: Target) -> Choice:
     """Return the schedule of a spec that a target supports, with the reasons."""
-
-    def schedule(loop: MainLoop, waves: int, tile_n: int, prefetch: int = 0) -> Schedule:
-        return Schedule(
-            main_loop=loop, tile_m=32 * waves, tile_n=tile_n, consumers=waves, prefetch=prefetch
-        )
-
     is_narrow = max(spec.d, spec.dv) <= 64
     tile_n = 128 if is_narrow else 64
-    pipelined = MainLoop.WAVE_PIPELINED
-    wished = [schedule(pipelined, 8, tile_n, prefetch) for prefetch in (7, 5, 3)]
-    wished.append(schedule(pipelined, 4, 64, 7))
+    wished = [_schedule(_PIPELINED, 8, tile_n, prefetch) for prefetch in (7, 5, 3)]
+    # NOTE: nobody knows what registers a user's function takes; these loops have few to spare.
+    if spec.score_mod is None:
+        wished += [_schedule(_GROUPS, 8, tile_n, prefetch) for prefetch in _PREFETCHES]
+    wished.append(_schedule(_PIPELINED, 4, 64, 7))
     best = next(wish for wish in wished if fits(spec, wish, target))
-    waves = best.consumers
     others = (
-        (schedule(pipelined, 4, 64, 7), "blocks of four waves read K and V from L2 twice as often"),
+        (next((wish for wish in wishes if fits(spec, wish, target)), best), why)
+        for wishes, why in _others(tile_n, is_narrow)
+    )
+    return Choice(
+        schedule=best,
+        reasons=_reasons(best),
+        rejected=tuple((other, why) for other, why in others if other != best),
+    )
+
+
+def _schedule(
+    loop: MainLoop, waves: int, tile_n: int, prefetch: int = 0, matrix: Matrix = Matrix.WIDE
+) -> Schedule:
+    return Schedule(
+        main_loop=loop,
+        tile_m=32 * waves,
+        tile_n=tile_n,
+        consumers=waves,
+        prefetch=prefetch,
+        matrix=matrix,
+    )
+
+
+def _reasons(best: Schedule) -> tuple[str, ...]:
+    unit = best.tile_n // 2
+    if best.main_loop == _GROUPS:
+        waves = (
+            "eight waves of 32 queries in two groups: O, Q and one unit of S fill half of a SIMD's"
+            " registers, two units do not fit"
+        )
+        order = f"tile_n {best.tile_n}: while a group multiplies, the other is at its softmax of"
+        return waves, f"{order} {unit} keys", _prefetch(best)
+    waves = (
+        "eight waves of 32 queries: two waves a SIMD fill one another's gaps"
+        if best.consumers == 8
+        else "four waves of 32 queries: O, Q and S of one wave take more than half of a SIMD's"
+        " registers"
+    )
+    order = f"tile_n {best.tile_n}: the softmax of {unit} keys stands between the matrix"
+    return waves, f"{order} instructions of the next", _prefetch(best)
+
+
+def _prefetch(best: Schedule) -> str:
+    return (
+        f"prefetch {best.prefetch}: operands are on their way from LDS for"
+        f" {2 * best.prefetch} matrix instructions"
+    )
+
+
+def _others(tile_n: int, is_narrow: bool) -> tuple[tuple[tuple[Schedule, ...], str], ...]:
+    """Return the alternatives, those that a chip may well prefer first; of each what fits first."""
+
+    def eight(loop: MainLoop, matrix: Matrix) -> tuple[Schedule, ...]:
+        return tuple(_schedule(loop, 8, tile_n, prefetch, matrix) for prefetch in _PREFETCHES)
+
+    return (
         (
-            schedule(MainLoop.WAVE_INTERLEAVED, 8, 128 if is_narrow else 64),
+            eight(_GROUPS, Matrix.WIDE),
+            "two groups of waves in turn: level with the best in the static model; needs two"
+            " barriers a unit",
+        ),
+        (
+            eight(_PIPELINED, Matrix.NARROW),
+            "an exponential is longer than a matrix instruction of 16 clocks; less power, though",
+        ),
+        (
+            eight(_GROUPS, Matrix.NARROW),
+            "two groups of waves in turn, with matrix instructions of 16 clocks",
+        ),
+        (
+            (_schedule(_PIPELINED, 4, 64, 7),),
+            "blocks of four waves read K and V from L2 twice as often",
+        ),
+        (
+            (_schedule(MainLoop.WAVE_INTERLEAVED, 8, 128 if is_narrow else 64),),
             "the softmax stands between the products: two thirds of the matrix rate",
         ),
         (
-            schedule(MainLoop.WAVE_INTERLEAVED, 4, 64),
+            (_schedule(MainLoop.WAVE_INTERLEAVED, 4, 64),),
             "one wave a SIMD leaves the matrix cores idle during softmax",
-        ),
-    )
-    width = "two waves a SIMD fill one another's gaps" if waves == 8 else "a SIMD's registers"
-    why_waves = {
-        8: f"eight waves of 32 queries: {width}",
-        4: f"four waves of 32 queries: O, Q and S of one wave take more than half of {width}",
-    }
-    return Choice(
-        schedule=best,
-        reasons=(
-            why_waves[waves],
-            f"tile_n {tile_n}: the softmax of {tile_n // 2} keys stands between the matrix"
-            " instructions of the next",
-            f"prefetch {best.prefetch}: operands are on their way from LDS for"
-            f" {2 * best.prefetch} matrix instructions",
-        ),
-        rejected=tuple(
-            (other, why) for other, why in others if other != best and fits(spec, other, target)
         ),
     )

@@ -12,7 +12,7 @@ from typing import Any
 from fmhagen.bench.variants import single_changes
 from fmhagen.errors import ScheduleError
 from fmhagen.lowering import lower
-from fmhagen.schedule import MainLoop, Rescale, Schedule, Store
+from fmhagen.schedule import MainLoop, Matrix, Rescale, Schedule, Store
 from fmhagen.select import choose
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
@@ -96,21 +96,24 @@ def candidates(
 
 
 def _waves() -> Iterator[Schedule]:
-    """Draw the loops of free waves: how many, how wide a tile, how far reads of LDS run ahead."""
-    loops = (
-        *((MainLoop.WAVE_PIPELINED, prefetch) for prefetch in (3, 5, 7, 9, 11)),
-        (MainLoop.WAVE_INTERLEAVED, 0),
+    """Draw the loops of waves: order, matrix instruction, waves, tile, how far reads run ahead."""
+    prefetches = (3, 4, 5, 7, 9, 11)
+    loops: tuple[tuple[MainLoop, int, Matrix, bool], ...] = (
+        *itertools.product((MainLoop.WAVE_PIPELINED,), prefetches, Matrix, (False, True)),
+        *itertools.product((MainLoop.WAVE_PING_PONG,), prefetches, Matrix, (False,)),
+        (MainLoop.WAVE_INTERLEAVED, 0, Matrix.WIDE, False),
     )
-    for waves, tile_n, (loop, prefetch) in itertools.product((8, 4, 2), (64, 128), loops):
-        for ping_pong in (False, True)[: 1 + (loop == MainLoop.WAVE_PIPELINED)]:
-            yield Schedule(
-                main_loop=loop,
-                tile_m=WAVE_ROWS * waves,
-                tile_n=tile_n,
-                consumers=waves,
-                ping_pong=ping_pong,
-                prefetch=prefetch,
-            )
+    for waves, tile_n, choice in itertools.product((8, 4, 2), (64, 128), loops):
+        loop, prefetch, matrix, ping_pong = choice
+        yield Schedule(
+            main_loop=loop,
+            tile_m=WAVE_ROWS * waves,
+            tile_n=tile_n,
+            consumers=waves,
+            ping_pong=ping_pong,
+            prefetch=prefetch,
+            matrix=matrix,
+        )
 
 
 def weighed(spec: AttentionSpec, target: Target) -> tuple[Schedule, ...]:

@@ -64,6 +64,9 @@ static inline void hold_in_accumulation(T& value) {
 template <u32 LEVEL>
 static inline void set_priority() {}
 
+template <u32 COUNT>
+static inline void idle() {}
+
 static inline void wait_loads() {}
 
 // ---- waits, barriers, exchanges ------------------------------------------------------------------------

@@ -84,6 +84,13 @@ FMHAGEN_DEVICE void hold_in_accumulation(T& value) {
 #endif
 }
 
+// Issues nothing of this wave for as long as COUNT instructions take (s_nop).
+template <u32 COUNT>
+FMHAGEN_DEVICE void idle() {
+  asm volatile("s_nop %0" ::"n"(COUNT - 1));
+  __builtin_amdgcn_sched_barrier(0);
+}
+
 // Waits until this wave's loads from global memory and from LDS are complete (s_waitcnt 0).
 FMHAGEN_DEVICE void wait_loads() {
   __builtin_amdgcn_s_waitcnt(0x0070);
