@@ -92,8 +92,9 @@ class Kernel:
         Args:
             q: query in the spec's layout; NumPy, PyTorch, CuPy, or any object with __dlpack__. With
                 spec.varlen the sequences lie one behind another, (total, H, d) for bshd.
-            k: key; its heads divide q's.
-            v: value.
+            k: key; its heads divide q's. With spec.kv_cache the cache, (B, S, Hk, d) or with a
+                page_size (pages, page_size, Hk, d), in the spec's cache_layout.
+            v: value, likewise.
             scale: softmax scale of this call; None means the spec's.
             out: where O is written; None makes a new tensor, whose axes lie in memory as q's do.
             return_lse: also give LSE in fp32, natural logarithm: (B, H, Sq), packed (H, total).
@@ -102,6 +103,13 @@ class Kernel:
                     may have any strides and repeat along axes of one element, and numbers. What a
                     function captured need not be given.
                 alibi_slopes: with spec.alibi, slopes of the heads, (H,) or (B, H).
+                cache_seqlens: with spec.kv_cache, the keys that each sequence has, the new ones
+                    included, (B,); None means as many as there is room for.
+                block_table: with spec.page_size, the pages of each sequence, (B, max_pages).
+                k_scale, v_scale: with a kv_scale, fp32 factors of K and V: (1,), (Hk,) or (B, Hk),
+                    or the shape of the cache without its depth.
+                num_splits: with spec.kv_cache, parts that every sequence is cut into; None lets
+                    the kernel choose by the lengths.
                 sinks: with spec.sink, one logit a query head, (H,), fp32 or 16 bits.
                 cu_seqlens_q, cu_seqlens_k: with spec.varlen, where the sequences begin, and the
                     end, (B + 1,), int32 or int64.

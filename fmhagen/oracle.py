@@ -47,6 +47,8 @@ def reference(
     seqused_k: Any = None,
     cache_seqlens: Any = None,
     block_table: Any = None,
+    k_scale: Any = None,
+    v_scale: Any = None,
 ) -> tuple[Array, Array]:
     """Compute attention in float64.
 
@@ -66,6 +68,8 @@ def reference(
         seqused_k: the same of the keys.
         cache_seqlens: (B,) keys of each sequence, for a spec with `kv_cache`.
         block_table: (B, max_pages), for a spec with a `page_size`.
+        k_scale: factors of K, for a spec with a `kv_scale`: (1,), (Hk,), (B, Hk) or one a token.
+        v_scale: factors of V.
 
     Returns:
         O as q is laid out, and LSE (natural logarithm, the sink included) of shape (B, H, Sq), or
@@ -85,7 +89,7 @@ def reference(
     if spec.kv_cache:
         q64 = _heads_first(spec, q64)
         rows = [slice(0, q64.shape[2])] * len(q64)
-        k64, v64, keys = gather_cache(spec, k, v, cache_seqlens, block_table)
+        k64, v64, keys = gather_cache(spec, k, v, cache_seqlens, block_table, k_scale, v_scale)
     elif spec.varlen:
         k64, v64 = as_float64(k), as_float64(v)
         offsets_q = sequence_offsets("cu_seqlens_q", cu_seqlens_q)

@@ -17,7 +17,13 @@ if TYPE_CHECKING:
 
 
 def gather_cache(
-    spec: AttentionSpec, k: Any, v: Any, cache_seqlens: Any, block_table: Any
+    spec: AttentionSpec,
+    k: Any,
+    v: Any,
+    cache_seqlens: Any,
+    block_table: Any,
+    k_scale: Any = None,
+    v_scale: Any = None,
 ) -> tuple[Array, Array, list[slice]]:
     """Gather the sequences of a cache.
 
@@ -28,6 +34,8 @@ def gather_cache(
         cache_seqlens: (B,) keys of each sequence, clamped to the room that there is; None means as
             many as there is room for.
         block_table: (B, max_pages), for a spec with a page_size.
+        k_scale: factors of K, for a spec with a kv_scale.
+        v_scale: factors of V.
 
     Returns:
         K and V of shape (B, Hk, n, d) with the longest sequence's n, and which keys each has.
@@ -37,7 +45,9 @@ def gather_cache(
     """
     import numpy as np
 
-    k64, v64 = as_float64(k), as_float64(v)
+    k64, v64 = (
+        _scaled(spec, as_float64(cache), scale) for cache, scale in ((k, k_scale), (v, v_scale))
+    )
     if spec.cache_layout == "nhd":
         k64, v64 = k64.swapaxes(1, 2), v64.swapaxes(1, 2)
     if spec.page_size is None:
@@ -54,7 +64,7 @@ def gather_cache(
     lengths = np.clip(lengths, 0, room)
     keys = [slice(0, int(n)) for n in lengths]
     if spec.page_size is None:
-        return k64, v64, keys
+        return _by_head(spec, k64, k_scale), _by_head(spec, v64, v_scale), keys
     most = int(lengths.max(initial=0))
     gathered = [np.zeros((batch, cache.shape[1], most, cache.shape[3])) for cache in (k64, v64)]
     for b, n in enumerate(lengths):
@@ -62,4 +72,20 @@ def gather_cache(
         for cache, rows in zip((k64, v64), gathered, strict=True):
             found = cache[pages].swapaxes(0, 1).reshape(cache.shape[1], -1, cache.shape[3])
             rows[b, :, :n] = found[:, :n]
-    return gathered[0], gathered[1], keys
+    return _by_head(spec, gathered[0], k_scale), _by_head(spec, gathered[1], v_scale), keys
+
+
+def _scaled(spec: AttentionSpec, cache: Array, scale: Any) -> Array:
+    """Return a cache times factors of the tensor or of tokens; those of heads come later."""
+    if spec.kv_scale not in ("tensor", "token"):
+        return cache
+    factors = as_float64(scale)
+    return cache * (factors.reshape(()) if spec.kv_scale == "tensor" else factors[..., None])
+
+
+def _by_head(spec: AttentionSpec, gathered: Array, scale: Any) -> Array:
+    """Return (B, Hk, n, d) times factors of heads."""
+    if spec.kv_scale != "head":
+        return gathered
+    factors = as_float64(scale)
+    return gathered * (factors[None] if factors.ndim == 1 else factors)[:, :, None, None]

@@ -7,7 +7,7 @@ import json
 import tomllib
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Self, get_type_hints
+from typing import Any, Self, get_args, get_type_hints
 
 from fmhagen.errors import InvalidSpecError
 
@@ -23,6 +23,13 @@ def did_you_mean(word: str, choices: tuple[str, ...]) -> str | None:
 def closest(word: str, choices: tuple[str, ...]) -> str:
     """Return a hint that names the choice most like `word`, or all choices."""
     return did_you_mean(word, choices) or "use one of " + ", ".join(choices)
+
+
+def _enum_of(hint: Any) -> tuple[type[StrEnum] | None, bool]:
+    """Return the enum that a field declares, if it does, and whether it may be None."""
+    kinds = get_args(hint) or (hint,)
+    enums = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, StrEnum)]
+    return enums[0] if enums else None, type(None) in kinds
 
 
 def _printed(value: Any) -> str:
@@ -41,9 +48,9 @@ class Record:
         """Turn strings into the enums that the fields declare."""
         hints = get_type_hints(type(self))
         for field in dataclasses.fields(self):
-            enum = hints[field.name]
-            if isinstance(enum, type) and issubclass(enum, StrEnum):
-                value = getattr(self, field.name)
+            enum, is_optional = _enum_of(hints[field.name])
+            value = getattr(self, field.name)
+            if enum is not None and not (is_optional and value is None):
                 choices = tuple(str(member) for member in enum)
                 if str(value) not in choices:
                     limit = "must be one of " + ", ".join(choices)

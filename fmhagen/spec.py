@@ -47,6 +47,19 @@ class CacheLayout(StrEnum):
     HND = "hnd"
 
 
+class CacheScale(StrEnum):
+    """What the numbers of an 8-bit cache are multiplied by: nothing, or fp32 factors of K and of V.
+
+    One factor for the `tensor`, one for each key `head` (and perhaps each sequence), or one for
+    each `token` and head.
+    """
+
+    NONE = "none"
+    TENSOR = "tensor"
+    HEAD = "head"
+    TOKEN = "token"
+
+
 class Rounding(StrEnum):
     """How P = exp2(..) is rounded to 16 bits before it is multiplied by V.
 
@@ -86,6 +99,9 @@ class AttentionSpec(Record):
         kv_cache: K and V are a cache of which each sequence has the first `cache_seqlens[b]` keys;
             the queries of a call are the newest tokens. The kernel splits the keys among blocks.
         page_size: keys a page of a paged key/value cache; None means contiguous. Implies kv_cache.
+        kv_dtype: element type of K and V in a cache; None means `dtype`. 8-bit ones (e4m3, e5m2,
+            int8) are widened to fp16 in registers, and so are Q and P.
+        kv_scale: what the numbers of an 8-bit cache are multiplied by.
         cache_layout: axis order of a cache; a contiguous one has a batch in place of the pages.
         p_rounding: how P is rounded for its product with V; `auto` lets the target choose.
 
@@ -112,6 +128,8 @@ class AttentionSpec(Record):
     score_mod: ScoreMod | None = None
     kv_cache: bool = False
     page_size: int | None = None
+    kv_dtype: DType | None = None
+    kv_scale: CacheScale = CacheScale.NONE
     cache_layout: CacheLayout = CacheLayout.NHD
     p_rounding: Rounding = Rounding.AUTO
 
@@ -129,6 +147,8 @@ class AttentionSpec(Record):
                 object.__setattr__(self, name, None)
         if self.page_size is not None:
             object.__setattr__(self, "kv_cache", True)
+        if self.kv_dtype == self.dtype:
+            object.__setattr__(self, "kv_dtype", None)
         check_meaning(self)
 
     @property
@@ -140,6 +160,11 @@ class AttentionSpec(Record):
     def dv(self) -> int:
         """Depth of V and O."""
         return self.head_dim if self.head_dim_v is None else self.head_dim_v
+
+    @property
+    def cache_dtype(self) -> DType:
+        """Element type of K and V in a cache."""
+        return self.dtype if self.kv_dtype is None else self.kv_dtype
 
     @property
     def scale_value(self) -> float:

@@ -37,6 +37,14 @@ class SplitPlan:
         needs_places: the score function or the mask is asked for each of a thread's rows.
         reads_place: some band does not depend on the head, and so says where keys begin and end.
         keeps_queries: each warp has Q in registers, else all read it from shared memory.
+        is_small: elements of the cache have 8 bits; they are widened to fp16.
+        is_bf16: Q and O are bf16.
+        kv_is_e4m3, kv_is_e5m2: which of them; else int8.
+        element_type: the C type of an element of the cache.
+        output: suffix of the instruction that rounds O.
+        scales_heads: one factor for all keys of a sequence and head.
+        scales_tokens: one factor for each key and head.
+        natural_scale: what scores are multiplied by before a score function.
         sink: a logit without a value is in the denominator.
         score_factor: what turns scores into units of log2.
         score_text: scores in these units, for comments.
@@ -54,9 +62,23 @@ class SplitPlan:
     needs_places: bool
     reads_place: bool
     keeps_queries: bool
+    is_small: bool
+    is_bf16: bool
+    kv_is_e4m3: bool
+    kv_is_e5m2: bool
+    element_type: str
+    output: str
+    scales_heads: bool
+    scales_tokens: bool
+    natural_scale: str
     sink: bool
     score_factor: str
     score_text: str
+
+    @property
+    def has_o_factor(self) -> bool:
+        """Whether O is multiplied by a factor at the end."""
+        return self.scales_heads or self.scales_tokens
 
     @property
     def has_several_bands(self) -> bool:

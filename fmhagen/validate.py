@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fmhagen.targets import Target
 
 SUPPORTED_DTYPES = ("bf16", "fp16")
+SMALL_DTYPES = ("e4m3", "e5m2", "int8")
 
 
 def check_meaning(spec: AttentionSpec) -> None:
@@ -39,6 +40,12 @@ def check_meaning(spec: AttentionSpec) -> None:
         if not isinstance(value, bool):
             raise InvalidSpecError(name, value, "must be True or False")
     check_scale("scale", spec.scale)
+    if spec.kv_dtype is not None and not spec.kv_cache:
+        limit = "is of a cache, and the spec has none"
+        raise InvalidSpecError("kv_dtype", str(spec.kv_dtype), limit, "use kv_cache=True")
+    if spec.kv_scale != "none" and spec.cache_dtype not in SMALL_DTYPES:
+        limit = "factors are of 8-bit caches, " + ", ".join(SMALL_DTYPES)
+        raise InvalidSpecError("kv_scale", str(spec.kv_scale), limit, "use kv_scale='none'")
     if spec.soft_cap is not None and not (spec.soft_cap > 0 and math.isfinite(spec.soft_cap)):
         raise InvalidSpecError("soft_cap", spec.soft_cap, "must be a finite number above 0")
 
@@ -163,6 +170,19 @@ RULES: tuple[Rule, ...] = (
                 "pass K and V of each sequence's own length",
             ),
         )
+    ),
+    Rule(
+        field="kv_dtype",
+        holds=lambda spec, target: (
+            spec.kv_dtype is None
+            or (spec.kv_dtype in SMALL_DTYPES and "kv_dtype" in target.cache_features)
+        ),
+        limit=lambda target: (
+            "must be None or one of " + ", ".join(SMALL_DTYPES)
+            if "kv_dtype" in target.cache_features
+            else "8-bit caches are not generated yet"
+        ),
+        suggestion=lambda spec, target: "use kv_dtype=None: the element type of Q",
     ),
     Rule(
         field="p_rounding",

@@ -11,14 +11,14 @@ from fmhagen.lowering.split_kv_constants import constants_of
 from fmhagen.lowering.split_kv_params import param_fields
 from fmhagen.lowering.split_kv_shapes import (
     BARRIER_BYTES,
-    BOX_COLUMNS,
     CHUNK_BYTES,
     COMBINE_WARPS,
     LANES,
+    QUERY_BOX_COLUMNS,
     SWIZZLE_BYTES,
     SWIZZLE_ROWS,
     TILE_ROWS,
-    boxes_of,
+    box_columns,
     boxes_of_copy,
     bulk_piece_rows,
     combine_values,
@@ -33,10 +33,11 @@ from fmhagen.plan import (
     pack_params,
 )
 from fmhagen.schedule import Copy, Schedule
-from fmhagen.spec import AttentionSpec
+from fmhagen.spec import AttentionSpec, CacheScale, DType
 from fmhagen.split_plan import SplitBand, SplitPlan
 from fmhagen.targets import Target
 
+_ELEMENTS = {DType.BF16: "bf16", DType.FP16: "f16"}
 SPARE_REGISTERS = 64  # addresses, row statistics, loop state and operands of a thread
 
 
@@ -82,7 +83,7 @@ def lower_split_kv(spec: AttentionSpec, schedule: Schedule, target: Target) -> P
             per_compute_unit=schedule.blocks_per_unit,
         ),
         matrix_shapes=(),
-        element={"bf16": "bf16", "fp16": "f16"}[spec.dtype],
+        element=_ELEMENTS[spec.dtype] if spec.kv_dtype is None else "f16",
         causal=spec.causal,
         top_left=spec.causal and spec.anchor == "top_left",
         conditional_rescale=True,
@@ -118,8 +119,17 @@ def _split(spec: AttentionSpec, schedule: Schedule, symbol: str, language: Langu
         needs_places=has_score or differ or not language.exact,
         reads_place=not all(band.heads_differ for band in bands),
         keeps_queries=keeps_queries(spec),
+        is_small=spec.kv_dtype is not None,
+        is_bf16=spec.dtype == DType.BF16,
+        kv_is_e4m3=spec.kv_dtype == DType.E4M3,
+        kv_is_e5m2=spec.kv_dtype == DType.E5M2,
+        element_type="u16" if spec.kv_dtype is None else "u8",
+        output=_ELEMENTS[spec.dtype],
+        scales_heads=spec.kv_scale in (CacheScale.TENSOR, CacheScale.HEAD),
+        scales_tokens=spec.kv_scale == CacheScale.TOKEN,
+        natural_scale="scale_log2 * LN2",
         sink=spec.sink,
-        score_factor="LOG2_E" if has_score else "params.scale_log2",
+        score_factor="LOG2_E" if has_score else "scale_log2",
         score_text="log2(e) * score_mod(scale * S)" if has_score else "scale_log2 * S",
     )
 
@@ -135,6 +145,10 @@ class CacheGrid(GridFormula):
 
 def _symbol(spec: AttentionSpec, schedule: Schedule, target: Target) -> str:
     words = ["fmha", "cache", str(spec.dtype)]
+    if spec.kv_dtype is not None:
+        words.append(f"kv{spec.kv_dtype}")
+    if spec.kv_scale != CacheScale.NONE:
+        words.append(f"scale_{spec.kv_scale}")
     if spec.causal:
         words.append("causal_top_left" if spec.anchor == "top_left" else "causal")
     words += words_of(spec)
@@ -152,8 +166,15 @@ def _check_shape(spec: AttentionSpec, schedule: Schedule) -> None:
     if schedule.tile_m != TILE_ROWS:
         limit = f"must be {TILE_ROWS}, the rows of one matrix instruction"
         raise ScheduleError("tile_m", schedule.tile_m, limit, f"use tile_m={TILE_ROWS}")
-    if schedule.tile_n not in (16, 32, 64):
-        raise ScheduleError("tile_n", schedule.tile_n, "must be 16, 32 or 64", "use tile_n=16")
+    widths: tuple[int, ...] = (16, 32, 64) if spec.kv_dtype is None else (32, 64)
+    if spec.kv_scale == CacheScale.TOKEN:
+        widths = (LANES,)
+    if schedule.tile_n not in widths:
+        limit = "must be one of " + ", ".join(map(str, widths)) + " for this cache"
+        raise ScheduleError("tile_n", schedule.tile_n, limit, f"use tile_n={widths[0]}")
+    if spec.kv_scale == CacheScale.TOKEN and schedule.stages < 2:
+        limit = "scales of tokens arrive a tile late, which needs 2 stages"
+        raise ScheduleError("stages", schedule.stages, limit, "use stages=2")
     if schedule.copy == Copy.GATHER and schedule.tile_n > LANES:
         limit = f"a gather takes tiles of at most {LANES} keys, one a lane"
         raise ScheduleError("tile_n", schedule.tile_n, limit, f"use tile_n={LANES}")
@@ -192,12 +213,20 @@ def _shared_map(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[SharedRe
     warps, stages = schedule.consumers, schedule.stages
     ring = warps * stages * stage_bytes(spec, schedule.tile_n)
     full = ("FULL", warps * stages * BARRIER_BYTES, "K and V have landed: lane 0 (1 + bytes)")
-    q_bytes = TILE_ROWS * SWIZZLE_BYTES * boxes_of(spec.d)
+    scale_bytes = warps * stages * 2 * schedule.tile_n * 4
+    scales = ("SMEM_SCALES", scale_bytes, f"of keys and values [{warps} warps][{stages}][2]")
+    q_bytes = TILE_ROWS * SWIZZLE_BYTES * -(-spec.d // QUERY_BOX_COLUMNS)
     rows = (
         ("SMEM_RING", ring, f"K and V tiles [{warps} warps][{stages}]; O is merged in them"),
         *((("SMEM_Q", q_bytes, "the tile of Q"),) if not keeps_queries(spec) else ()),
         ("SMEM_STATES", warps * TILE_ROWS * 8, "reference and l of each row, of each warp"),
         ("SMEM_PLACES", warps * 4, "where each warp's O lies"),
+        *(
+            (("SMEM_FACTORS", warps * 4, "what each warp's O is to be multiplied by"),)
+            if spec.kv_scale != CacheScale.NONE
+            else ()
+        ),
+        *((scales,) if spec.kv_scale == CacheScale.TOKEN else ()),
         *((full,) if schedule.copy == Copy.BULK else ()),
     )
     regions: list[SharedRegion] = []
@@ -219,7 +248,7 @@ def _tensor_maps(spec: AttentionSpec, schedule: Schedule) -> tuple[TensorMapPlan
         TensorMapPlan(
             field=f"{tensor}_map",
             tensor=tensor,
-            box=(BOX_COLUMNS, rows, boxes_of_copy(depth), 1, 1),
+            box=(box_columns(spec), rows, boxes_of_copy(spec, depth), 1, 1),
             swizzle_bytes=SWIZZLE_BYTES,
             # NOTE: a row is 128 or 256 bytes, and more would be fetched for nothing.
             promotion_bytes=0,

@@ -8,12 +8,12 @@ from fmhagen.language import Language
 from fmhagen.lowering.common import LN2
 from fmhagen.lowering.split_kv_shapes import (
     BARRIER_BYTES,
-    BOX_COLUMNS,
     COMBINE_WARPS,
     LANES,
     MATRIX_K,
     SWIZZLE_BYTES,
     TILE_ROWS,
+    box_columns,
     boxes_of,
     boxes_of_copy,
     combine_values,
@@ -47,15 +47,16 @@ def constants_of(
     bulk = (
         number("TILE_PIECES", tile_n // rows, "copies of rows that a tile takes"),
         number(
-            "K_COPIES", boxes_of(d) // boxes_of_copy(d), "copies of columns that a piece of K takes"
+            "K_COPIES",
+            boxes_of(spec, d) // boxes_of_copy(spec, d),
+            "copies of columns of a piece of K",
         ),
-        number("V_COPIES", boxes_of(dv) // boxes_of_copy(dv), "the same of V"),
+        number("V_COPIES", boxes_of(spec, dv) // boxes_of_copy(spec, dv), "the same of V"),
         number("BOX_BYTES", row_box, "rows of a piece in one box of columns"),
-        number("K_PIECE_BYTES", row_box * boxes_of(d), "a piece of K"),
-        number("V_PIECE_BYTES", row_box * boxes_of(dv), "a piece of V"),
-        number("V_TILE_BYTES", tile_n * SWIZZLE_BYTES * boxes_of(dv), "V of a stage"),
+        number("K_PIECE_BYTES", row_box * boxes_of(spec, d), "a piece of K"),
+        number("V_PIECE_BYTES", row_box * boxes_of(spec, dv), "a piece of V"),
+        number("V_TILE_BYTES", tile_n * SWIZZLE_BYTES * boxes_of(spec, dv), "V of a stage"),
         number("BARRIER_BYTES", BARRIER_BYTES, "one mbarrier"),
-        number("BOX_COLUMNS", BOX_COLUMNS, "columns of a box"),
     )
     page = (number("PAGE_SIZE", spec.page_size or 0, "keys of a page"),)
     return (
@@ -72,10 +73,16 @@ def constants_of(
         number("MATRIX_K", MATRIX_K, "depth of one matrix instruction"),
         number("ROW_BYTES", SWIZZLE_BYTES, "one row of a box, and of the 128-byte swizzle"),
         number("BOX_ROWS", rows, "rows of a box"),
-        number("K_COLUMN_BOXES", boxes_of(d), "boxes of 64 columns that hold d columns"),
-        number("V_COLUMN_BOXES", boxes_of(dv), "boxes of 64 columns that hold dv columns"),
+        number("BOX_COLUMNS", box_columns(spec), "columns of a box"),
+        *(
+            (number("CHUNK_COLUMNS", box_columns(spec) // 8, "columns of 16 bytes"),)
+            if schedule.copy == Copy.GATHER
+            else ()
+        ),
+        number("K_COLUMN_BOXES", boxes_of(spec, d), "boxes that hold d columns"),
+        number("V_COLUMN_BOXES", boxes_of(spec, dv), "boxes that hold dv columns"),
         *(bulk if schedule.copy == Copy.BULK else ()),
-        number("K_TILE_BYTES", tile_n * SWIZZLE_BYTES * boxes_of(d), "K of a stage"),
+        number("K_TILE_BYTES", tile_n * SWIZZLE_BYTES * boxes_of(spec, d), "K of a stage"),
         number("STAGE_BYTES", stage_bytes(spec, tile_n), "K and V of a stage"),
         *(number(r.name, r.offset_bytes, "see the shared-memory map") for r in shared),
         number("COMBINE_WARPS", COMBINE_WARPS, "of a block of the second kernel"),

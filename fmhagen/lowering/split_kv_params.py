@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fmhagen.schedule import Copy, Schedule
-from fmhagen.spec import AttentionSpec
+from fmhagen.spec import AttentionSpec, CacheScale
 
 _MAPS = (
     ("TensorMap", "k_map", "K cache, boxes of BOX_ROWS x 64"),
@@ -11,14 +11,33 @@ _MAPS = (
 )
 
 
-def _pointers(paged: bool) -> tuple[tuple[str, str, str], ...]:
+def _scales(spec: AttentionSpec) -> tuple[tuple[str, str, str], ...]:
+    if spec.kv_scale == CacheScale.NONE:
+        return ()
+    of_tokens = spec.kv_scale == CacheScale.TOKEN
+    outer = "pages" if of_tokens and spec.page_size is not None else "batch entries"
+    return tuple(
+        field
+        for name in ("k_scale", "v_scale")
+        for field in (
+            ("const f32*", name, f"factors of {name[0].upper()} by {spec.kv_scale}"),
+            ("i64", f"{name}_stride_b", f"elements, between {outer}"),
+            ("i64", f"{name}_stride_h", "elements"),
+            *((("i64", f"{name}_stride_n", "elements"),) if of_tokens else ()),
+        )
+    )
+
+
+def _pointers(spec: AttentionSpec) -> tuple[tuple[str, str, str], ...]:
+    paged = spec.page_size is not None
+    ctype = "const u16*" if spec.kv_dtype is None else "const u8*"
     outer = "pages" if paged else "batch entries"
     shape = "pages,PAGE_SIZE" if paged else "B,S"
     return tuple(
         field
         for name in ("k", "v")
         for field in (
-            ("const u16*", name, f"{name.upper()}[{shape},Hk,d{'' if name == 'k' else 'v'}]"),
+            (ctype, name, f"{name.upper()}[{shape},Hk,d{'' if name == 'k' else 'v'}]"),
             ("i64", f"{name}_stride_b", f"elements, between {outer}"),
             ("i64", f"{name}_stride_h", "elements"),
             ("i64", f"{name}_stride_n", "elements"),
@@ -70,6 +89,6 @@ _REST = (
 def param_fields(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[str, str, str], ...]:
     """Return (ctype, name, comment) of each field, in order; see `plan.ParamField`."""
     paged = spec.page_size is not None
-    keys = _MAPS if schedule.copy == Copy.BULK else _pointers(paged)
+    keys = _MAPS if schedule.copy == Copy.BULK else _pointers(spec)
     sinks = (("const f32*", "sinks", "logits without a value [H]"),) if spec.sink else ()
-    return (*keys, *(_TABLE if paged else ()), *_REST, *sinks)
+    return (*keys, *(_TABLE if paged else ()), *_REST, *_scales(spec), *sinks)

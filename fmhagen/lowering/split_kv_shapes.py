@@ -10,14 +10,23 @@ from fmhagen.spec import AttentionSpec
 # Shapes of the matrix unit and the copy engine that this main loop is written for.
 TILE_ROWS = 16  # rows of one warp's matrix instruction
 MATRIX_K = 16  # depth of one 16-bit matrix instruction
-BOX_COLUMNS = 64  # 128 bytes: one row of the 128-byte swizzle
 SWIZZLE_BYTES = 128
+QUERY_BOX_COLUMNS = 64  # of Q, in rows as long as the swizzle
 SWIZZLE_ROWS = 8  # rows after which the swizzle repeats: a copy has a multiple of them
 BARRIER_BYTES = 8
 LANES = 32
 CHUNK_BYTES = 16
-ELEMENT_BYTES = 2
 COMBINE_WARPS = 8
+
+
+def element_bytes(spec: AttentionSpec) -> int:
+    """Return the bytes of an element of the cache."""
+    return 2 if spec.kv_dtype is None else 1
+
+
+def box_columns(spec: AttentionSpec) -> int:
+    """Return the columns of a box: its rows are those of the 128-byte swizzle."""
+    return SWIZZLE_BYTES // element_bytes(spec)
 
 
 def keeps_queries(spec: AttentionSpec) -> bool:
@@ -27,7 +36,7 @@ def keeps_queries(spec: AttentionSpec) -> bool:
 
 def stage_bytes(spec: AttentionSpec, tile_n: int) -> int:
     """Return the bytes of one tile of K and V in shared memory."""
-    return tile_n * SWIZZLE_BYTES * (boxes_of(spec.d) + boxes_of(spec.dv))
+    return tile_n * SWIZZLE_BYTES * (boxes_of(spec, spec.d) + boxes_of(spec, spec.dv))
 
 
 def bulk_piece_rows(spec: AttentionSpec, tile_n: int) -> int:
@@ -47,11 +56,11 @@ def combine_values(spec: AttentionSpec) -> int:
     return -(-spec.dv // (4 * LANES)) * 4
 
 
-def boxes_of(depth: int) -> int:
+def boxes_of(spec: AttentionSpec, depth: int) -> int:
     """Return how many boxes of columns hold a head's depth; the last one may be padded."""
-    return -(-depth // BOX_COLUMNS)
+    return -(-depth // box_columns(spec))
 
 
-def boxes_of_copy(depth: int) -> int:
+def boxes_of_copy(spec: AttentionSpec, depth: int) -> int:
     """Return how many boxes of columns one copy takes: all, unless the last one is padded."""
-    return 1 if depth % BOX_COLUMNS else boxes_of(depth)
+    return 1 if depth % box_columns(spec) else boxes_of(spec, depth)

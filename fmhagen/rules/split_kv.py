@@ -21,7 +21,7 @@ _WHY_NOT = {
 
 def choose_split_kv(spec: AttentionSpec, target: Target) -> Choice:
     """Return the schedule of a spec over a key/value cache that a target supports."""
-    tile_n = 16
+    tile_n = 16 if spec.kv_dtype is None else 32
     while stage_bytes(spec, tile_n) < max(8192, 64 * spec.dv) and tile_n < 64:
         tile_n *= 2
     weighed = _schedules(spec, target, tile_n)

@@ -36,6 +36,8 @@ class Extras(TypedDict, total=False):
     cache_seqlens: Any
     block_table: Any
     num_splits: int | None
+    k_scale: Any
+    v_scale: Any
     validate: bool | None
 
 
@@ -86,6 +88,8 @@ _SUGGESTIONS = {
     "cache_seqlens": "a spec with kv_cache=True takes them",
     "block_table": "a spec with page_size=... takes it",
     "num_splits": "a spec with kv_cache=True takes it",
+    "k_scale": "a spec with a kv_scale takes it",
+    "v_scale": "a spec with a kv_scale takes it",
 } | {
     name: "a spec with varlen=True takes it"
     for name in (*(argument.name for argument in _PACKED), *_NUMBERS)

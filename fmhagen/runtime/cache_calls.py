@@ -16,6 +16,7 @@ from fmhagen.runtime.base import Memories
 from fmhagen.runtime.cache_checks import (
     check_cache,
     check_lengths,
+    check_scales,
     check_table,
 )
 from fmhagen.runtime.cache_prepared import Ready, prepare_cache
@@ -35,7 +36,7 @@ from fmhagen.runtime.tensors import (
 from fmhagen.spec import AttentionSpec
 
 MAX_PREPARED = 256
-OWN = ("cache_seqlens", "block_table", "num_splits")
+OWN = ("cache_seqlens", "block_table", "num_splits", "k_scale", "v_scale")
 
 
 class CacheCalls:
@@ -61,6 +62,7 @@ class CacheCalls:
         """Compute O, and LSE if asked for; see `fmhagen.api.Kernel`."""
         given = extras or {}
         lengths, table = given.get("cache_seqlens"), given.get("block_table")
+        k_scale, v_scale = given.get("k_scale"), given.get("v_scale")
         more: tuple[int | float, ...] = ()
         try:
             # fmt: off
@@ -69,6 +71,7 @@ class CacheCalls:
                 k.shape, k.stride(), k.dtype, k.get_device(),
                 v.shape, v.stride(), v.dtype, v.get_device(),
                 *_layout(lengths), *_layout(table), *_layout(out), given.get("num_splits"),
+                *_layout(k_scale), *_layout(v_scale),
             )
             # fmt: on
             if self._arguments.fields:
@@ -99,6 +102,8 @@ class CacheCalls:
             0 if lengths is None else lengths.data_ptr(),
             partial,
             partial + ready.o_bytes,
+            0 if k_scale is None else k_scale.data_ptr(),
+            0 if v_scale is None else v_scale.data_ptr(),
             *more,
         )
         place = (addresses, scale, stream)
@@ -134,6 +139,7 @@ class CacheCalls:
         sizes = problem.sizes
         names = {"B": batch, "H": sizes.heads, "Sq": sizes.seqlen_q, "Sk": sizes.seqlen_k}
         self._arguments.check_sizes(arguments, names)
+        scales = check_scales(spec, given, k_view, batch)
         if lengths is None and spec.page_size is not None:
             raise TensorError("cache_seqlens", None, "must be given: int32 of shape (B,)")
         launcher = self._pick(q_view)
@@ -159,7 +165,7 @@ class CacheCalls:
         more = {**arguments.values, **dict.fromkeys(self._arguments.fields, 0)}
         fields = self._arguments.fields
         ready = prepare_cache(
-            launcher, problem, cut, tensors, table, allocate, stream, more, fields
+            launcher, problem, cut, tensors, table, scales, allocate, stream, more, fields
         )
         if not arguments.is_converted:
             self._keep(ready, (q_view, k_view, v_view), q, out, lengths, table, given)
@@ -178,9 +184,11 @@ class CacheCalls:
             0 if lengths is None else lengths.address,
             partial,
             partial + ready.o_bytes,
+            *(scales[name].address if name in scales else 0 for name in ("k_scale", "v_scale")),
             *arguments.addresses,
         )
-        own = (q_view, k_view, v_view, table, lengths, *arguments.tensors.values())
+        read = *scales.values(), *arguments.tensors.values()
+        own = (q_view, k_view, v_view, table, lengths, *read)
         inputs = tuple(tensor for tensor in own if tensor is not None)
         works = () if workspace is None else (workspace,)
         memories = Memories(
@@ -217,6 +225,8 @@ class CacheCalls:
             *_layout(given.get("block_table")),
             *_layout(out),
             given.get("num_splits"),
+            *_layout(given.get("k_scale")),
+            *_layout(given.get("v_scale")),
         )
         if self._arguments.fields:
             try:

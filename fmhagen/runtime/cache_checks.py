@@ -6,14 +6,15 @@ room that there is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fmhagen.errors import TensorError
 from fmhagen.runtime.alignment import misalignment
 from fmhagen.runtime.checks import MAX_ROWS, Problem, axes_of
 from fmhagen.runtime.tensors import TensorView, contiguous_strides, converted, is_tensor, view
-from fmhagen.spec import AttentionSpec
+from fmhagen.spec import AttentionSpec, CacheScale
 
 INDEX_TYPES = ("int32", "int64")
 
@@ -68,9 +69,11 @@ def check_cache(
             raise TensorError(
                 tensor.name, tensor.shape, f"must have four dimensions ({_letters(spec, tensor)})"
             )
-        if tensor.dtype != spec.dtype:
-            limit = f"must have the spec's element type, {spec.dtype}"
-            raise TensorError(tensor.name, tensor.dtype, limit, "convert it")
+        dtype = spec.dtype if tensor.name == "q" else spec.cache_dtype
+        if tensor.dtype != dtype:
+            limit = f"must have the spec's element type, {dtype}"
+            hint = "convert it, or compile a spec of its type; nothing is reinterpreted"
+            raise TensorError(tensor.name, tensor.dtype, limit, hint)
         if tensor.place != q.place:
             limit = f"must lie on the device of q, {q.place}"
             raise TensorError(tensor.name, tensor.place, limit, "move it")
@@ -143,6 +146,59 @@ def check_table(spec: AttentionSpec, value: Any, q: TensorView, batch: int) -> T
     if tensor.dtype == "int32" and rows_are_dense and (batch < 2 or tensor.strides[0] >= 0):
         return tensor
     return converted(tensor, "int32")
+
+
+def check_scales(
+    spec: AttentionSpec, given: Mapping[str, Any], k: TensorView, batch: int
+) -> dict[str, TensorView]:
+    """Return the factors of K and V, their strides in the order (page or batch, head, key).
+
+    A size of 1 has stride 0, so that one factor may serve many.
+
+    Raises:
+        TensorError: one is missing or not wanted, or is no such tensor on the device of k.
+    """
+    names = ("k_scale", "v_scale")
+    if spec.kv_scale == CacheScale.NONE:
+        for name in names:
+            if given.get(name) is not None:
+                limit = "this kernel takes no such argument"
+                raise TensorError(name, "a tensor", limit, "give the spec a kv_scale")
+        return {}
+    axes = cache_axes(spec)
+    sizes = {"page": k.shape[axes.page], "head": k.shape[axes.head], "row": k.shape[axes.row]}
+    shapes: dict[CacheScale, tuple[str, tuple[tuple[int, ...], ...]]] = {
+        CacheScale.TENSOR: ("() or (1,)", ((), (1,))),
+        CacheScale.HEAD: ("(Hk,) or (B, Hk)", ((sizes["head"],), (batch, sizes["head"]))),
+        CacheScale.TOKEN: ("that of the cache without its depth", (k.shape[:3],)),
+    }
+    words, right = shapes[spec.kv_scale]
+    found = {}
+    for name in names:
+        if given.get(name) is None:
+            raise TensorError(name, None, f"must be given: fp32 of shape {words}")
+        tensor = view(name, given[name])
+        if tensor.place != k.place:
+            raise TensorError(name, tensor.place, f"must lie on the device of k, {k.place}")
+        if tensor.dtype != "fp32":
+            raise TensorError(name, tensor.dtype, "must have the element type fp32")
+        if tensor.shape not in right:
+            hint = f"kv_scale={str(spec.kv_scale)!r} of the spec asks for it"
+            raise TensorError(name, tensor.shape, f"must have the shape {words}", hint)
+        found[name] = _arranged(spec, tensor, axes)
+    return found
+
+
+def _arranged(spec: AttentionSpec, tensor: TensorView, axes: CacheAxes) -> TensorView:
+    """Return factors with the sizes and strides of (page or batch, head, key)."""
+    pairs = [(n, s if n > 1 else 0) for n, s in zip(tensor.shape, tensor.strides, strict=True)]
+    if spec.kv_scale == CacheScale.TOKEN:
+        pairs = [pairs[axes.page], pairs[axes.head], pairs[axes.row]]
+    elif spec.kv_scale == CacheScale.TENSOR:
+        pairs = [(1, 0), (1, 0)]
+    else:
+        pairs = [(1, 0)] * (2 - len(pairs)) + pairs
+    return replace(tensor, shape=tuple(n for n, _ in pairs), strides=tuple(s for _, s in pairs))
 
 
 def _integers(name: str, value: Any, q: TensorView) -> TensorView:

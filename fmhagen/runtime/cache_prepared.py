@@ -20,7 +20,7 @@ from fmhagen.runtime.outputs import Allocate
 from fmhagen.runtime.prepared import Maps, Prepared
 from fmhagen.runtime.tensors import Framework, TensorView, import_cupy
 
-FILLED = ("block_table", "cache_seqlens", "partial_o", "partial_lse")
+FILLED = ("block_table", "cache_seqlens", "partial_o", "partial_lse", "k_scale", "v_scale")
 """Fields that a call fills besides the addresses of q, k, v, o and lse."""
 
 
@@ -47,6 +47,7 @@ def prepare_cache(
     cut: Cut,
     tensors: tuple[TensorView, TensorView, TensorView, TensorView],
     table: TensorView | None,
+    scales: dict[str, TensorView],
     allocate: tuple[Allocate, Allocate],
     stream: int,
     more: dict[str, Value],
@@ -60,6 +61,7 @@ def prepare_cache(
         cut: how its keys may be cut.
         tensors: q, k, v and o.
         table: the block table.
+        scales: factors of K and V.
         allocate: makes O and LSE.
         stream: of the call.
         more: values of the parameters of mask and score function.
@@ -78,7 +80,7 @@ def prepare_cache(
         if reason is not None:
             raise TensorError(tensor.name, tensor.strides, reason)
     table_stride = 0 if table is None or table.shape[0] < 2 else table.strides[0]
-    values = cache_values(plan, problem, cut, rows, keys, table_stride) | more
+    values = cache_values(plan, problem, cut, rows, keys, table_stride, scales) | more
     by_name = {cache.name: cache for cache in keys}
     maps = {
         item.field: Maps(backend.map_encoder(item, by_name[item.tensor]))

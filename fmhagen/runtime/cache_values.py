@@ -15,7 +15,7 @@ from fmhagen.runtime.checks import MAX_ROWS
 from fmhagen.runtime.launch_values import Operand, Value, scale_log2_of
 from fmhagen.runtime.tensors import TensorView
 
-BOX_COLUMNS = 64  # columns of one box of a copy; heads of whole boxes are copied at once
+BOX_BYTES = 128  # columns of one box of a copy; heads of whole boxes are copied at once
 WARPS_FOR_ROWS = 16  # of the second kernel on a compute unit: more would come in a second wave
 
 
@@ -27,15 +27,18 @@ class CacheOperand(Operand):
     @property
     def map_sizes(self) -> tuple[int, ...]:
         """Sizes for a tensor map, innermost first: a map has no size below 1."""
-        whole = self.depth % BOX_COLUMNS == 0
-        columns, boxes = (BOX_COLUMNS, self.depth // BOX_COLUMNS) if whole else (self.depth, 1)
+        box = BOX_BYTES // self.element_bytes
+        whole = self.depth % box == 0
+        columns, boxes = (box, self.depth // box) if whole else (self.depth, 1)
         return columns, max(1, self.rows), boxes, max(1, self.heads), max(1, self.batch)
 
     @property
     def map_strides_bytes(self) -> tuple[int, ...]:
         """Byte strides of (row, box, head, page) for a tensor map."""
-        elements = (self.stride_m, BOX_COLUMNS, self.stride_h, self.stride_b)
-        return tuple(stride * self.element_bytes for stride in elements)
+        row, head, page = (
+            stride * self.element_bytes for stride in (self.stride_m, self.stride_h, self.stride_b)
+        )
+        return row, BOX_BYTES, head, page
 
 
 def cache_operand(name: str, tensor: TensorView, axes: CacheAxes) -> CacheOperand:
@@ -184,6 +187,7 @@ def cache_values(
     rows: tuple[Operand, Operand],
     keys: tuple[CacheOperand, CacheOperand],
     table_stride: int,
+    scales: dict[str, TensorView],
 ) -> dict[str, Value]:
     """Return the values of the parameter block; 0 or b"" for what a call fills in.
 
@@ -194,6 +198,7 @@ def cache_values(
         rows: Q and O.
         keys: K and V.
         table_stride: entries from one sequence's row of the block table to the next.
+        scales: factors of K and V, broadcast to (pages or batch, heads) or also keys.
     """
     sizes = problem.sizes
     values: dict[str, Value] = {
@@ -223,6 +228,10 @@ def cache_values(
         "row_warps": cut.row_warps,
         "items_are_sequences": int(cut.items_are_sequences),
     }
+    for name, scale in scales.items():
+        values[name] = 0
+        for letter, stride in zip("bhn", scale.strides, strict=False):
+            values[f"{name}_stride_{letter}"] = stride
     for item in rows:
         values[f"{item.name}_stride_b"] = item.stride_b
         values[f"{item.name}_stride_h"] = item.stride_h

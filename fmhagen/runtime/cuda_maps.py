@@ -24,7 +24,7 @@ def encoder(driver: Any, map_plan: TensorMapPlan, operand: Operand) -> Encode:
     that a new address costs little more than the driver's own time.
     """
     swizzle = f"{map_plan.swizzle_bytes}B" if map_plan.swizzle_bytes else "NONE"
-    dtype = {"bf16": "BFLOAT16", "fp16": "FLOAT16"}[operand.dtype]
+    dtype = {"bf16": "BFLOAT16", "fp16": "FLOAT16"}.get(operand.dtype, "UINT8")
     data_type = getattr(driver.CUtensorMapDataType, f"CU_TENSOR_MAP_DATA_TYPE_{dtype}")
     rank = len(map_plan.box)
     promotion = f"L2_{map_plan.promotion_bytes}B" if map_plan.promotion_bytes else "NONE"

@@ -20,7 +20,9 @@ SM90 = Target(
     head_dims_differ=True,
     kernel_template="kernels/fmha_fwd.cu.j2",
     cache_template="kernels/fmha_cache.cu.j2",
-    cache_features=frozenset({"kv_cache", "paged", "window", "mask_mod", "score_mod", "sink"}),
+    cache_features=frozenset(
+        {"kv_cache", "paged", "kv_dtype", "window", "mask_mod", "score_mod", "sink"}
+    ),
     prelude_suffix=".cuh",
     features=frozenset(("window", "score_mod", "mask_mod", "sink", "varlen")),
     lanes_per_warp=32,

@@ -75,6 +75,11 @@ FMHAGEN_DEVICE u32 load_global_u32(const u16* address) {
   return *reinterpret_cast<const u32*>(address);
 }
 
+// Loads four 16-bit elements of global memory; `address` is 8-byte aligned.
+FMHAGEN_DEVICE void load_global_u32x2(u32& low, u32& high, const u16* address) {
+  asm volatile("ld.global.v2.u32 {%0, %1}, [%2];" : "=r"(low), "=r"(high) : "l"(address) : "memory");
+}
+
 // Loads eight 16-bit elements of global memory; `address` is 16-byte aligned.
 FMHAGEN_DEVICE void load_global_u32x4(u32 (&r)[4], const u16* address) {
   asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
@@ -108,6 +113,13 @@ FMHAGEN_DEVICE u32 load_shared_u32(u32 address) {
   return value;
 }
 
+// Loads one float of shared memory.
+FMHAGEN_DEVICE f32 load_shared_f32(u32 address) {
+  f32 value;
+  asm volatile("ld.shared.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+  return value;
+}
+
 // Loads two floats of shared memory; `address` is 8-byte aligned.
 FMHAGEN_DEVICE void load_shared_f32x2(f32& low, f32& high, u32 address) {
   asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(low), "=f"(high) : "r"(address) : "memory");
@@ -126,6 +138,11 @@ FMHAGEN_DEVICE void store_shared_u32(u32 address, u32 value) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
 }
 
+// Stores one float to shared memory.
+FMHAGEN_DEVICE void store_shared_f32(u32 address, f32 value) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(address), "f"(value) : "memory");
+}
+
 // Stores two floats to shared memory; `address` is 8-byte aligned.
 FMHAGEN_DEVICE void store_shared_f32x2(u32 address, f32 low, f32 high) {
   asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(low), "f"(high) : "memory");
@@ -142,6 +159,31 @@ FMHAGEN_DEVICE void store_shared_f32x4(u32 address, f32 v0, f32 v1, f32 v2, f32 
 FMHAGEN_DEVICE void store_shared_u32x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(r0), "r"(r1), "r"(r2), "r"(r3)
                : "memory");
+}
+
+// Four e4m3 numbers as fp16, the first two in `low` (9.7.9.22, cvt.rn.f16x2.e4m3x2).
+FMHAGEN_DEVICE void widen_e4m3x4(u32& low, u32& high, u32 four) {
+  asm("{ .reg .b16 first, second; mov.b32 {first, second}, %2;\n"
+      "cvt.rn.f16x2.e4m3x2 %0, first; cvt.rn.f16x2.e4m3x2 %1, second; }"
+      : "=r"(low), "=r"(high)
+      : "r"(four));
+}
+
+// Byte i is the one that nibble i of `selector` names among the eight of `low` and `high` (9.7.9.7, prmt).
+FMHAGEN_DEVICE u32 byte_permute(u32 low, u32 high, u32 selector) {
+  return __byte_perm(low, high, selector);
+}
+
+// a - b of two fp16 numbers each (9.7.4.2, sub.f16x2).
+FMHAGEN_DEVICE u32 subtract_f16x2(u32 a, u32 b) {
+  u32 difference;
+  asm("sub.rn.f16x2 %0, %1, %2;" : "=r"(difference) : "r"(a), "r"(b));
+  return difference;
+}
+
+// The float that has these bits.
+FMHAGEN_DEVICE f32 float_of_bits(u32 bits) {
+  return __uint_as_float(bits);
 }
 
 // Value of lane `lane`.

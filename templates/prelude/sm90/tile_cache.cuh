@@ -1,11 +1,18 @@
 // The tile layer of sm90, second part: what the kernels that read a key/value cache say besides tile.cuh.
 
 // Address of the 16-byte chunk 2 * step + chunk % 2 of row n of a tile in shared memory: pieces of BOX_ROWS rows,
-// each of BOXES boxes of 64 columns under the 128-byte swizzle.
+// each of BOXES boxes of columns under the 128-byte swizzle.
 template <u32 BOXES>
 FMHAGEN_DEVICE u32 tile_address(u32 tile, u32 n, u32 chunk, u32 step) {
   const u32 row = tile + n / BOX_ROWS * (BOX_ROWS * ROW_BYTES * BOXES) + n % BOX_ROWS * ROW_BYTES;
   return (row + (chunk ^ n % 8) * 16 ^ step % 4 * 32) + step / 4 * (BOX_ROWS * ROW_BYTES);
+}
+
+// The same of a tile of 8-bit elements: address of the 16-byte chunk `step` of row n.
+template <u32 BOXES>
+FMHAGEN_DEVICE u32 small_tile_address(u32 tile, u32 n, u32 step) {
+  const u32 row = tile + n / BOX_ROWS * (BOX_ROWS * ROW_BYTES * BOXES) + n % BOX_ROWS * ROW_BYTES;
+  return (row + n % 8 * 16 ^ step % 8 * 16) + step / 8 * (BOX_ROWS * ROW_BYTES);
 }
 
 // Address of the 16-byte chunk 2 * step + chunk of row `row` of the tile of Q in shared memory, laid out likewise.

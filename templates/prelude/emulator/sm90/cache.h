@@ -103,6 +103,14 @@ static inline u32 load_global_u32(const u16* address) {
   return value;
 }
 
+static inline void load_global_u32x2(u32& low, u32& high, const u16* address) {
+  FMHAGEN_COUNT("ld.global");
+  u32 values[2];
+  emulator::load_global("load_global_u32x2", values, address, 8);
+  low = values[0];
+  high = values[1];
+}
+
 static inline void load_global_u32x4(u32 (&r)[4], const u16* address) {
   FMHAGEN_COUNT("ld.global");
   emulator::load_global("load_global_u32x4", r, address, 16);
@@ -166,6 +174,10 @@ static inline u32 load_shared_u32(u32 address) {
   return value;
 }
 
+static inline f32 load_shared_f32(u32 address) {
+  return emulator::float_of(load_shared_u32(address));
+}
+
 static inline void load_shared_f32x2(f32& low, f32& high, u32 address) {
   f32 values[2];
   emulator::load_shared("load_shared_f32x2", emulator::load_kind, values, address, 8);
@@ -186,6 +198,11 @@ static inline void store_shared_u32x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r
   emulator::store_shared("store_shared_u32x4", emulator::store_kind, address, values, 16);
 }
 
+static inline void store_shared_f32(u32 address, f32 value) {
+  emulator::check_register("store_shared_f32", value);
+  emulator::store_shared("store_shared_f32", emulator::store_kind, address, &value, 4);
+}
+
 static inline void store_shared_f32x2(u32 address, f32 low, f32 high) {
   emulator::check_register("store_shared_f32x2", low);
   emulator::check_register("store_shared_f32x2", high);
@@ -197,6 +214,48 @@ static inline void store_shared_f32x4(u32 address, f32 v0, f32 v1, f32 v2, f32 v
   const f32 values[4] = {v0, v1, v2, v3};
   for (f32 value : values) emulator::check_register("store_shared_f32x4", value);
   emulator::store_shared("store_shared_f32x4", emulator::store_kind, address, values, 16);
+}
+
+// ---- conversions --------------------------------------------------------------------------------
+
+namespace emulator {
+
+// OCP e4m3: bias 7, no infinities, 0x7F and 0xFF are NaN.
+static inline f32 float_of_e4m3(u32 byte) {
+  u32 exponent = byte >> 3 & 15, mantissa = byte & 7;
+  if ((byte & 0x7F) == 0x7F) return float_of(0x7FC00000u);
+  f32 value = exponent ? ldexpf(1.0f + static_cast<f32>(mantissa) / 8.0f, static_cast<int>(exponent) - 7)
+                       : ldexpf(static_cast<f32>(mantissa), -9);
+  return byte & 0x80 ? -value : value;
+}
+
+}  // namespace emulator
+
+static inline void widen_e4m3x4(u32& low, u32& high, u32 four) {
+  FMHAGEN_COUNT("cvt.f16x2.e4m3x2");
+  u32 halves[4];
+  for (u32 i = 0; i < 4; i++) {
+    halves[i] = emulator::f16_of(emulator::float_of_e4m3(four >> 8 * i & 0xFF));
+  }
+  low = halves[0] | halves[1] << 16;
+  high = halves[2] | halves[3] << 16;
+}
+
+static inline u32 byte_permute(u32 low, u32 high, u32 selector) {
+  u64 bytes = u64(high) << 32 | low;
+  u32 result = 0;
+  for (u32 i = 0; i < 4; i++) {
+    u32 nibble = selector >> 4 * i & 15;
+    u32 byte = static_cast<u32>(bytes >> (nibble & 7) * 8) & 0xFF;
+    result |= (nibble & 8 ? (byte & 0x80 ? 0xFFu : 0u) : byte) << 8 * i;
+  }
+  return result;
+}
+
+static inline u32 subtract_f16x2(u32 a, u32 b) {
+  u32 low = emulator::f16_of(emulator::float_of_f16(a & 0xFFFF) - emulator::float_of_f16(b & 0xFFFF));
+  u32 high = emulator::f16_of(emulator::float_of_f16(a >> 16) - emulator::float_of_f16(b >> 16));
+  return low | high << 16;
 }
 
 // ---- dependent launches: a run is one kernel, so the order is the caller's ----------------------
