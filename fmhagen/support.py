@@ -46,6 +46,10 @@ FEATURES: tuple[Feature, ...] = (
     _one("key/value cache, contiguous", AttentionSpec(kv_cache=True)),
     _one("key/value cache, pages of any size", AttentionSpec(page_size=16)),
     *(
+        _one(f"key/value cache of {dtype}", AttentionSpec(kv_cache=True, kv_dtype=dtype))
+        for dtype in (DType.E4M3, DType.E5M2, DType.INT8)
+    ),
+    *(
         _one(f"rounding of P: {rounding}", AttentionSpec(p_rounding=rounding))
         for rounding in (Rounding.RTNE, Rounding.RTNA, Rounding.RTZ_CORRECTED)
     ),
