@@ -108,7 +108,8 @@ class Plan:
         language: the mask and the score function as C++; see `fmhagen.lowering.language`.
         conditional_rescale, rescale_on_overflow: see `schedule.Rescale`.
         heads_in_l2_bytes: K and V that one section of heads may hold, for the tile order.
-        two_p_buffers, ping_pong, skip_hidden, split_q, overlap_tiles, half_diagonal: see `Schedule`.
+        two_p_buffers, ping_pong, skip_hidden, split_q, overlap_tiles: see `Schedule`.
+        half_diagonal: see `Schedule`.
         stage_output: O leaves through shared memory; see `schedule.Store`.
         slot_table: a step of a wave_pipelined loop, in the order in which it is issued; of a
             wave_ping_pong loop, its products.

@@ -248,7 +248,7 @@ def _choose_deep(spec: AttentionSpec) -> Choice:
             store=Store.DIRECT,
             skip_hidden=skip,
             rescale=rescale,
-            split_q=spec.causal,
+            split_q=True,
             overlap_tiles=False,
             cluster=blocks,
         )
@@ -270,7 +270,7 @@ def _choose_deep(spec: AttentionSpec) -> Choice:
             "rescale on_growth: deep products hide the row maximum, and no vote is taken",
             _PING_PONG,
             _APART,
-            *((_SPLIT_Q,) if spec.causal else ()),
+            _SPLIT_Q,
             *((_SKIP,) if skip else ()),
         ),
         rejected=(
