@@ -40,8 +40,10 @@ if TYPE_CHECKING:
     )
     from fmhagen.expr.mods import MaskMod, ScoreMod
     from fmhagen.expr.nodes import Parameter
+    from fmhagen.mapping import MapSpec, emit_map
     from fmhagen.merging import MergeSpec, emit_merge, merge_states
     from fmhagen.paging import PagedKVCache, PageStorage
+    from fmhagen.runtime.block_map import BlockMap
     from fmhagen.schedule import Schedule
     from fmhagen.spec import AttentionSpec
     from fmhagen.targets import TARGETS, Target, find_target
@@ -50,8 +52,11 @@ _HOMES = {
     "AttentionSpec": "fmhagen.spec",
     "CascadeKernel": "fmhagen.cascade",
     "FmhagenError": "fmhagen.errors",
+    "BlockMap": "fmhagen.runtime.block_map",
+    "MapSpec": "fmhagen.mapping",
     "MergeSpec": "fmhagen.merging",
     "attention": "fmhagen.dispatch",
+    "emit_map": "fmhagen.mapping",
     "emit_merge": "fmhagen.merging",
     "merge_states": "fmhagen.merging",
     "Kernel": "fmhagen.api",
@@ -94,9 +99,11 @@ __version__ = "0.1.0"
 __all__ = [
     "TARGETS",
     "AttentionSpec",
+    "BlockMap",
     "CascadeKernel",
     "FmhagenError",
     "Kernel",
+    "MapSpec",
     "MaskMod",
     "MergeSpec",
     "PageStorage",
@@ -114,6 +121,7 @@ __all__ = [
     "compile_kernel",
     "convert",
     "emit",
+    "emit_map",
     "emit_merge",
     "exp",
     "exp2",

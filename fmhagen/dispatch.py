@@ -45,6 +45,7 @@ def attention(
     out: Any = None,
     return_lse: bool = False,
     validate: bool | None = None,
+    block_map: Any = None,
     target: str | None = None,
 ) -> Any:
     """Compute O = softmax(scale * Q K^T + mask) V with the kernel for these tensors.
@@ -75,6 +76,7 @@ def attention(
         out: where O is written.
         return_lse: also give LSE, (B, H, Sq) or packed (H, total), natural logarithm.
         validate: read offsets and refuse what is wrong with them; see `Kernel`.
+        block_map: what tiles a mask shows that reads tensors by position; see `Kernel.prepare`.
         target: the chip to emulate for tensors in host memory; None means the first.
 
     Returns:
@@ -123,6 +125,8 @@ def attention(
         }
     if validate is not None:
         extras["validate"] = validate
+    if block_map is not None:
+        extras["block_map"] = block_map
     return kernel(q, k, v, scale=scale, out=out, return_lse=return_lse, **extras)
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from fmhagen.expr import build
+from fmhagen.expr.bands import bounds_of
 from fmhagen.expr.nodes import Node, Parameter, parameters_of
 from fmhagen.expr.substitution import substitute
+from fmhagen.expr.tiles import is_unknown
 from fmhagen.spec import Anchor, AttentionSpec
 
 ALIBI_SLOPES = Parameter(name="alibi_slopes", dtype="f32", ndim=2, finite=True)
@@ -34,6 +36,17 @@ def mask_of(spec: AttentionSpec) -> Node | None:
     for part in parts:
         mask = build.and_(mask, part)
     return None if mask is build.TRUE else mask
+
+
+def is_mapped(spec: AttentionSpec) -> bool:
+    """Return whether a kernel of the spec follows a block map: no bounds of its mask are known.
+
+    Packed sequences and caches have no map; their masks are asked in every tile of the bands.
+    """
+    if spec.varlen or spec.kv_cache:
+        return False
+    rest = bounds_of(mask_of(spec)).rest
+    return rest is not None and is_unknown(rest)
 
 
 def score_of(spec: AttentionSpec) -> Node | None:

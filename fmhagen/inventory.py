@@ -16,9 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fmhagen.emission import BODY_LINE, body_digest
+from fmhagen.expr.mods import MaskMod
 from fmhagen.instance import Instance
 from fmhagen.kernel_plan import KernelPlan
 from fmhagen.manifest import MANIFEST, Entry, Measure, Measurement, read_manifest, write_manifest
+from fmhagen.mapping.plan import lower_map
+from fmhagen.mapping.plan import source_of as source_of_map
+from fmhagen.mapping.spec import MapSpec
 from fmhagen.merging.plan import lower_merge, source_of
 from fmhagen.merging.spec import MergeDType, MergeSpec
 from fmhagen.resources import templates_dir
@@ -26,6 +30,8 @@ from fmhagen.source import Source
 from fmhagen.spec import Anchor, AttentionSpec, DType
 from fmhagen.targets import TARGETS
 from fmhagen.validate import is_supported
+
+_DOCUMENTS = MaskMod("document_id: i32[1]; document_id[q_idx] == document_id[kv_idx]")
 
 SPECS: tuple[AttentionSpec, ...] = (
     AttentionSpec(dtype=DType.BF16, head_dim=128),
@@ -39,6 +45,7 @@ SPECS: tuple[AttentionSpec, ...] = (
     AttentionSpec(dtype=DType.BF16, head_dim=128, causal=True, window_left=1023),
     AttentionSpec(dtype=DType.BF16, head_dim=128, causal=True, alibi=True),
     AttentionSpec(dtype=DType.BF16, head_dim=128, causal=True, sink=True, varlen=True),
+    AttentionSpec(dtype=DType.BF16, head_dim=128, causal=True, mask_mod=_DOCUMENTS),
 )
 """What is committed, on every target that supports it."""
 
@@ -53,6 +60,9 @@ CACHE_SPECS: tuple[AttentionSpec, ...] = (
 
 MERGE_SPECS: tuple[MergeSpec, ...] = (MergeSpec(parts=2), MergeSpec(dtype=MergeDType.FP32, parts=3))
 """What is committed of the kernels that merge parts, on every target."""
+
+MAP_SPECS: tuple[MapSpec, ...] = (MapSpec(mask=_DOCUMENTS, tile_m=128, tile_n=128),)
+"""What is committed of the kernels that write block maps, on every target."""
 
 
 def instances() -> tuple[Instance, ...]:
@@ -100,6 +110,9 @@ def _kernels() -> Iterator[tuple[KernelPlan, Source]]:
         for spec in MERGE_SPECS:
             plan = lower_merge(spec, target)
             yield plan, source_of(plan)
+        for mapped in MAP_SPECS:
+            classifier = lower_map(mapped, target)
+            yield classifier, source_of_map(classifier)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from fmhagen.compile.binary import Binary, Resources
@@ -9,11 +10,14 @@ from fmhagen.compile.cache import Cache
 from fmhagen.compile.driver import compile_source
 from fmhagen.emission import emit_source
 from fmhagen.errors import InvalidSpecError, TensorError
+from fmhagen.formula import is_mapped
 from fmhagen.lowering import lower
+from fmhagen.mapping.calls import Mapper
 from fmhagen.plan import Plan
 from fmhagen.records import closest
 from fmhagen.runtime.arguments import Extras
 from fmhagen.runtime.base import Backend
+from fmhagen.runtime.block_map import BlockMap
 from fmhagen.runtime.cache_calls import CacheCalls
 from fmhagen.runtime.calls import Calls
 from fmhagen.runtime.devices import (
@@ -67,6 +71,7 @@ class Kernel:
         self._options = emulator
         self._launchers: dict[Memory, Launcher] = {}
         self._calls = (CacheCalls if spec.kv_cache else Calls)(spec, self._pick)
+        self._mapper = Mapper(spec, self._pick, self._compile) if is_mapped(spec) else None
         memory = MEMORY_OF_DEVICE.get(self.device)
         if memory is not None:
             self._check_target(memory)
@@ -118,6 +123,8 @@ class Kernel:
                 max_seqlen_q, max_seqlen_k: ints, the most rows of a sequence; None means as many
                     as all have together. Rows beyond a max_seqlen_q that is too small are not
                     computed.
+                block_map: what `prepare` gave, where the mask reads tensors by position, or a
+                    BlockMask of PyTorch; None makes a map for this call.
                 validate: read the offsets and refuse what is wrong with them; None does so for
                     host memory alone, since on a GPU it waits for the device.
 
@@ -130,12 +137,47 @@ class Kernel:
             LaunchError: the driver refused.
             EmulatorError: the emulator found a fault in the kernel.
         """
+        if self._mapper is not None and not isinstance(extras.get("block_map"), BlockMap):
+            extras["block_map"] = self._map(q, k, extras.get("params"), extras.get("block_map"))
         return self._calls(q, k, v, scale, out, return_lse, extras)
+
+    def prepare(
+        self, q: Any, k: Any, *, params: Mapping[str, Any] | None = None, block_mask: Any = None
+    ) -> BlockMap:
+        """Return the block map of a mask that reads tensors by position, for many calls.
+
+        A call without one makes it, on the same stream, by one launch that asks the mask about
+        every query and key once; the layers of a model can share one.
+
+        Args:
+            q, k: tensors of the shapes of the calls; their elements are not read.
+            params: what the mask reads, as in a call.
+            block_mask: a BlockMask of PyTorch for the same mask; the map is what it says, and the
+                mask is asked in partly visible tiles alone. Its blocks must be multiples of the
+                kernel's tiles (plan.map_rows, plan.map_keys).
+
+        Raises:
+            InvalidSpecError: the mask needs no map: bounds of what is visible are known.
+            TensorError, CaptureError: as a call.
+        """
+        if self._mapper is None:
+            limit = "needs no block map: what its tiles show is known without one"
+            raise InvalidSpecError("spec", self.plan.symbol, limit, "leave block_map out")
+        return self._map(q, k, params, block_mask)
+
+    def _map(self, q: Any, k: Any, params: Mapping[str, Any] | None, block_mask: Any) -> BlockMap:
+        assert self._mapper is not None
+        if block_mask is None:
+            return self._mapper(q, k, params)
+        return self._mapper.converted(q, k, block_mask)
 
     def load(self, device: int = 0) -> None:
         """Compile for and load on a GPU now, as before a graph capture; needs no tensors."""
         memory = MEMORY_OF_DEVICE.get(self.device) or MEMORY_OF_TARGET[self.target.name]
-        self._launcher(memory).load(device)
+        launcher = self._launcher(memory)
+        launcher.load(device)
+        if self._mapper is not None:
+            self._mapper.load(launcher, device)
 
     @property
     def target(self) -> Target:
@@ -210,7 +252,9 @@ class Kernel:
             if self._target is not None:
                 name = self._target.name
             plan = self._lowered(name)
-            launcher = Launcher(plan, self._backend(memory), lambda: self._compile(plan, memory))
+            launcher = Launcher(
+                plan, self._backend(memory), lambda: self._compile(emit_source(plan), memory)
+            )
             found = self._launchers.setdefault(memory, launcher)
         return found
 
@@ -221,12 +265,11 @@ class Kernel:
 
         return EmulatorBackend(self._options or EmulatorOptions())
 
-    def _compile(self, plan: Plan, memory: Memory) -> Binary:
-        source = emit_source(plan)
+    def _compile(self, source: Source, memory: Memory) -> Binary:
         if memory != Memory.HOST:
             # NOTE: a user's function may take more registers than there are, and is to run all the
             # same; the schedules are those with which the functions of the library do not.
-            has_function = plan.spec.mask_mod is not None or plan.spec.score_mod is not None
+            has_function = self.spec.mask_mod is not None or self.spec.score_mod is not None
             return compile_source(
                 source,
                 cache=self._cache,

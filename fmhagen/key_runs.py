@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from fmhagen.expr.bands import Bounds, bounds_of
 from fmhagen.expr.evaluate import evaluate
+from fmhagen.expr.nodes import Node
 from fmhagen.expr.tiles import FULLY, HIDDEN, PARTLY, tile_class
-from fmhagen.formula import mask_of
+from fmhagen.formula import is_mapped, mask_of
 from fmhagen.spec import AttentionSpec
 
 if TYPE_CHECKING:
@@ -83,7 +84,12 @@ def key_runs(
         params: what the mask reads at run time.
     """
     m_last = min(m_first + tile_m, place.seqlen_q) - 1
-    return tuple(Walk(bounds_of(mask_of(spec)), place, tile_n, params or {}).runs(m_first, m_last))
+    mask = mask_of(spec)
+    if is_mapped(spec):
+        walk = Walk(bounds_of(None), place, tile_n, params or {}, asked=mask)
+    else:
+        walk = Walk(bounds_of(mask), place, tile_n, params or {})
+    return tuple(walk.runs(m_first, m_last))
 
 
 def visible_keys(
@@ -111,9 +117,16 @@ class Walk:
     """The walk over key tiles of one place."""
 
     def __init__(
-        self, bounds: Bounds, place: Place, tile_n: int, params: Mapping[str, Any]
+        self,
+        bounds: Bounds,
+        place: Place,
+        tile_n: int,
+        params: Mapping[str, Any],
+        *,
+        asked: Node | None = None,
     ) -> None:
-        """Take the bounds of a mask at a place."""
+        """Take the bounds of a mask at a place, or a mask that is asked about all of each tile."""
+        self._asked = asked
         self._bounds = bounds
         self._place = place
         self._tile_n = tile_n
@@ -127,12 +140,25 @@ class Walk:
 
     def _class(self, m_first: int, m_last: int, tile: int) -> int:
         """Return what the rest of the mask says of a tile."""
-        if self._rest is None:
-            return FULLY
         n_first = tile * self._tile_n
         n_last = min(n_first + self._tile_n, self._place.seqlen_k) - 1
+        if self._asked is not None:
+            return self._answer(self._asked, (m_first, m_last), (n_first, n_last))
+        if self._rest is None:
+            return FULLY
         leaves = {"m_first": m_first, "m_last": m_last, "n_first": n_first, "n_last": n_last}
         return int(evaluate(self._rest, {**self._leaves, **leaves}, self._params))
+
+    def _answer(self, mask: Node, rows: tuple[int, int], keys: tuple[int, int]) -> int:
+        """Return the class of a tile by what its queries see, as a block map has it."""
+        import numpy as np
+
+        at = {
+            "q_idx": np.arange(rows[0], rows[1] + 1)[:, None],
+            "kv_idx": np.arange(keys[0], keys[1] + 1)[None, :],
+        }
+        visible = np.asarray(evaluate(mask, {**self._leaves, **at}, self._params))
+        return FULLY if visible.all() else PARTLY if visible.any() else HIDDEN
 
     def _extents(self, m_first: int, m_last: int) -> list[tuple[int, int, int, int]]:
         """Return (a, z, fa, fz) of each band: it touches tiles [a, z) and fills [fa, fz)."""

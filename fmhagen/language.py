@@ -8,6 +8,31 @@ from fmhagen.expr.bands import Bounds
 from fmhagen.expr.cxx import CxxFunction
 from fmhagen.expr.nodes import Parameter, Type
 
+MAP_FIELDS = (
+    ("const u32*", "block_map", "[B or 1, H or 1, rows of tiles, block_map_words, 2]"),
+    ("i64", "block_map_stride_b", "words of 32 bits; 0 if every batch entry has the same map"),
+    ("i64", "block_map_stride_h", "the same of query heads"),
+    ("u32", "block_map_words", "words of visible, and of full, of a row of tiles"),
+)
+"""The fields of the parameter block that a mapped kernel has besides."""
+
+_MAP_TEXT = """\
+// What 32 key tiles show to a row of tiles, a bit each: some query sees some key; all see all.
+struct MapWord {
+  u32 visible;
+  u32 full;
+};
+
+// Key tiles 32 * word and on, of row `row` of the block map.
+FMHAGEN_DEVICE MapWord map_word(const Params& params, const Place& place, u32 row, u32 word) {
+  const i64 first = place.b * params.block_map_stride_b + place.h * params.block_map_stride_h;
+  const i64 index = first + (static_cast<i64>(row) * params.block_map_words + word) * 2;
+  MapWord found;
+  found.visible = static_cast<u32>(load_param_i32(params.block_map, index));
+  found.full = static_cast<u32>(load_param_i32(params.block_map, index + 1));
+  return found;
+}"""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Argument:
@@ -60,6 +85,8 @@ class Language:
         bands: at least one; that of no mask is [0, seqlen_k).
         rest: class of a tile by what the bands do not say (0 hidden, 1 partly, 2 fully visible),
             or None if they say all.
+        mapped: what a tile shows is read from a block map, which knows the whole mask, and not
+            from bands: the only one is [0, seqlen_k).
         exact: the mask is the range of keys of one band.
         right_only: exact, and that range begins with the first key.
         may_hide: the score function may give -inf or NaN for a finite score.
@@ -73,6 +100,7 @@ class Language:
     mask: CxxFunction | None
     bands: tuple[CxxBand, ...]
     rest: CxxFunction | None
+    mapped: bool
     exact: bool
     right_only: bool
     may_hide: bool
@@ -88,7 +116,8 @@ class Language:
     @property
     def fields(self) -> tuple[tuple[str, str, str], ...]:
         """The fields of the parameter block that the functions read; see `plan.pack_params`."""
-        return tuple(field for argument in self.arguments for field in argument.fields)
+        own = (field for argument in self.arguments for field in argument.fields)
+        return (*own, *(MAP_FIELDS if self.mapped else ()))
 
     @property
     def functions(self) -> tuple[CxxFunction, ...]:
@@ -100,4 +129,5 @@ class Language:
     @property
     def text(self) -> str:
         """Every definition, a blank line between two."""
-        return "\n\n".join((self.place, *(item.text for item in self.functions))) + "\n"
+        texts = (self.place, *(item.text for item in self.functions))
+        return "\n\n".join((*texts, *((_MAP_TEXT,) if self.mapped else ()))) + "\n"

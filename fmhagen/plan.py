@@ -129,6 +129,7 @@ class Plan:
         clamps_keys: a key indexes a tensor of the mask or score function.
         longest_first: query tiles differ in work, the last ones of a sequence have the most.
         split: what a kernel over a key/value cache has besides; None for others.
+        map_rows, map_keys: query rows and keys of a tile of the block map; 0 without one.
         is_dependent: it may be placed before the kernel ahead of it in the stream has ended.
         runs: key tiles are visited run by run, as the bands of the mask say; else there is one
             band, which begins with the first key.
@@ -197,6 +198,8 @@ class Plan:
     block_registers: int = 0
     lane_has_two_rows: bool = False
     split: SplitPlan | None = None
+    map_rows: int = 0
+    map_keys: int = 0
     is_dependent: bool = False
 
     @property
@@ -275,14 +278,14 @@ class Plan:
         spec, schedule, target = repr(self.spec), repr(self.schedule), self.target.name
         return (
             "fmhagen.emit(",
-            *_wrapped(spec),
-            *_wrapped(schedule),
+            *wrapped_call(spec),
+            *wrapped_call(schedule),
             f"    target={target!r},",
             ")",
         )
 
 
-def _wrapped(call: str) -> tuple[str, ...]:
+def wrapped_call(call: str) -> tuple[str, ...]:
     """Break a call at its spaces; a string that is broken is closed and opened again."""
     lines = textwrap.wrap(call + ",", 88, break_long_words=False, break_on_hyphens=False)
     wrapped = []

@@ -150,6 +150,7 @@ def table_of_masks() -> str:
         language = lower_language(variant.spec)
         picture = f'<img src="pictures/{variant.picture_name}" alt="{variant.name}" width="220">'
         rest = "no" if language.rest is None else "by tile"
+        rest = "block map" if language.mapped else rest
         rows.append(f"| {variant.name} | {len(language.bands)} | {rest} | {picture} |")
         sections.append(_section(variant, language))
     return "\n".join(rows) + "\n\n" + "\n".join(sections)

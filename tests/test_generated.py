@@ -17,6 +17,7 @@ from fmhagen.compile.binary import Resources
 from fmhagen.emission import BODY_LINE
 from fmhagen.instance import Instance
 from fmhagen.inventory import (
+    MAP_SPECS,
     MERGE_SPECS,
     compare,
     digest_holds,
@@ -34,7 +35,7 @@ from fmhagen.targets import TARGETS
 
 REPOSITORY = Path(__file__).parent.parent
 INSTANCES = instances()
-KERNELS = len(INSTANCES) + len(MERGE_SPECS) * len(TARGETS)
+KERNELS = len(INSTANCES) + (len(MAP_SPECS) + len(MERGE_SPECS)) * len(TARGETS)
 IDS = [instance.plan().symbol for instance in INSTANCES]
 
 every_instance = pytest.mark.parametrize("instance", INSTANCES, ids=IDS)
@@ -51,7 +52,9 @@ def code_of(text: str) -> str:
 
 def recreate(expression: str) -> Source:
     names = {"fmhagen": fmhagen, "emit": fmhagen.api.emit, "emit_merge": fmhagen.emit_merge}
-    names |= {name: getattr(fmhagen, name) for name in ("AttentionSpec", "MergeSpec", "Schedule")}
+    names["emit_map"] = fmhagen.emit_map
+    records = ("AttentionSpec", "MapSpec", "MaskMod", "MergeSpec", "Schedule")
+    names |= {name: getattr(fmhagen, name) for name in records}
     source: Source = eval(expression, names)
     return source
 

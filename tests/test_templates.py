@@ -13,7 +13,9 @@ import pytest
 from jinja2 import meta, nodes
 
 from fmhagen.emission.environment import environment
+from fmhagen.expr.mods import MaskMod
 from fmhagen.instance import Instance
+from fmhagen.mapping import MapPlan, MapSpec, lower_map
 from fmhagen.merging import MergePlan, MergeSpec, lower_merge
 from fmhagen.plan import Plan
 from fmhagen.resources import templates_dir
@@ -101,7 +103,8 @@ def test_every_field_of_plan_exists(path: Path) -> None:
         for node in tree.find_all(nodes.Getattr)
         if isinstance(node.node, nodes.Name) and node.node.name == "plan"
     }
-    kind = MergePlan if "merge_states" in str(path) else Plan
+    kinds = {"merge_states": MergePlan, "classify": MapPlan}
+    kind = next((kind for name, kind in kinds.items() if name in str(path)), Plan)
     known = {*kind.__dataclass_fields__, *(n for n in dir(kind) if not n.startswith("_"))}
     assert names <= known
 
@@ -110,7 +113,9 @@ def test_every_template_is_used() -> None:
     used = {target.kernel_template for target in TARGETS}
     used |= {target.cache_template for target in TARGETS if target.cache_template}
     used |= {lower_merge(MergeSpec(), target).kernel_template for target in TARGETS}
-    used.add("parts/merge_states/vocabulary.j2")
+    mapping = MapSpec(mask=MaskMod("kv_idx <= q_idx"), tile_m=128, tile_n=128)
+    used |= {lower_map(mapping, target).kernel_template for target in TARGETS}
+    used |= {"parts/merge_states/vocabulary.j2", "parts/classify/vocabulary.j2"}
     used |= {f"parts/{loop}/vocabulary.j2" for t in TARGETS for loop in t.main_loops}
     pending = list(used)
     while pending:

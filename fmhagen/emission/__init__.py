@@ -91,10 +91,15 @@ def _available(plan: Plan) -> tuple[Definition, ...]:
         )
         for shape in plan.matrix_shapes
     )
-    parts = ("", "_cache") if plan.split is not None or plan.has_order else ("",)
+    parts = (
+        "",
+        *(("_cache",) if plan.split is not None or plan.has_order else ()),
+        *(("_map",) if plan.language.mapped else ()),
+    )
 
     def layer(name: str) -> tuple[Definition, ...]:
-        texts = ((prelude / f"{name}{part}{suffix}").read_text(encoding="ascii") for part in parts)
+        paths = [prelude / f"{name}{part}{suffix}" for part in parts]
+        texts = (path.read_text(encoding="ascii") for path in paths if path.is_file())
         return tuple(definition for text in texts for definition in parse(text, name))
 
     return (

@@ -44,6 +44,14 @@ def tile_class(condition: Node) -> Node:
     return build.where(may, visible, build.const(HIDDEN))
 
 
+def is_unknown(condition: Node) -> bool:
+    """Return whether a condition reads an element of a tensor of which a tile has no bounds."""
+    return any(
+        node.op == "load" and found in (_UNKNOWN, _MAYBE)
+        for node, found in spans(condition).items()
+    )
+
+
 def spans(root: Node) -> dict[Node, Span]:
     """Return the bounds of an expression and of everything below it."""
     found: dict[Node, Span] = {}

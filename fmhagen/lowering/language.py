@@ -6,6 +6,7 @@
     i32  first_key_J(params, place, q_idx)                     band J = 0..: row q_idx sees at most
     i32  end_key_J(params, place, q_idx)                       the keys [first, end) of their union
     u32  rest_of_tile(params, place, m_first, m_last, n_first, n_last)
+    MapWord map_word(params, place, row, word)                 of the block map, in place of bands
 
 The bounds of a band never fall as q_idx grows, and are not clamped to [0, seqlen_k).
 """
@@ -15,19 +16,26 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from fmhagen.expr.bands import bounds_of
+from fmhagen.expr.bands import Band, bounds_of
 from fmhagen.expr.cxx import TILE, CxxFunction, function, is_clamped
 from fmhagen.expr.cxx_place import place_names, place_text
 from fmhagen.expr.finite import may_hide
 from fmhagen.expr.nodes import Node, walk
+from fmhagen.expr.products import START, STOP
 from fmhagen.expr.tiles import tile_class
-from fmhagen.formula import mask_of, score_of, spec_parameters
+from fmhagen.formula import is_mapped, mask_of, score_of, spec_parameters
 from fmhagen.language import Argument, CxxBand, Language
 from fmhagen.spec import AttentionSpec
 
+_EVERYTHING = (Band(first=START, end=STOP),)
 
-def lower_language(spec: AttentionSpec) -> Language:
+
+def lower_language(spec: AttentionSpec, *, mapped: bool | None = None) -> Language:
     """Print the mask and the score function of a spec.
+
+    Args:
+        spec: what is computed.
+        mapped: whether a block map says what tiles show; None means where the mask needs one.
 
     Raises:
         InvalidSpecError: two parameters that differ share one name.
@@ -35,6 +43,7 @@ def lower_language(spec: AttentionSpec) -> Language:
     mask, score = mask_of(spec), score_of(spec)
     roots = tuple(node for node in (mask, score) if node is not None)
     bounds = bounds_of(mask)
+    mapped = is_mapped(spec) if mapped is None else mapped
     printer = _Printer(place_names(*roots))
     return Language(
         place=place_text(printer.members),
@@ -45,11 +54,12 @@ def lower_language(spec: AttentionSpec) -> Language:
                 first=printer.bound(f"first_key_{j}", "First key", band.first, j),
                 end=printer.bound(f"end_key_{j}", "One past the last key", band.end, j),
             )
-            for j, band in enumerate(bounds.bands)
+            for j, band in enumerate(_EVERYTHING if mapped else bounds.bands)
         ),
-        rest=None if bounds.rest is None else printer.rest(bounds.rest),
-        exact=bounds.exact,
-        right_only=bounds.right_only,
+        rest=None if bounds.rest is None or mapped else printer.rest(bounds.rest),
+        mapped=mapped,
+        exact=bounds.exact and not mapped,
+        right_only=bounds.right_only and not mapped,
         may_hide=may_hide(score),
         score_ops=() if score is None else operations(score),
         arguments=_arguments(spec, roots),

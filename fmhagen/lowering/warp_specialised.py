@@ -137,6 +137,8 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         rescale_on_overflow=schedule.rescale == Rescale.ON_OVERFLOW,
         heads_in_l2_bytes=target.l2_bytes // 2,
         language=language,
+        map_rows=schedule.tile_m if language.mapped else 0,
+        map_keys=schedule.tile_n if language.mapped else 0,
     )
 
 

@@ -159,6 +159,8 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         round_call=round_call,
         uses_accumulation_registers=waves_per_simd == 1,
         value_keys_are_four=staging.v_keys == 4,
+        map_rows=WAVE_ROWS if language.mapped else 0,
+        map_keys=schedule.tile_n // 2 if language.mapped else 0,
     )
 
 

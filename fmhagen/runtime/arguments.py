@@ -13,8 +13,11 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from fmhagen.errors import TensorError
+from fmhagen.expr.text import to_text
+from fmhagen.formula import is_mapped, mask_of
 from fmhagen.records import closest
 from fmhagen.runtime.argument_values import fit_tensor, read_number, shown
+from fmhagen.runtime.block_map import BlockMap
 from fmhagen.runtime.launch_values import Value
 from fmhagen.runtime.parameters import parameter_slots
 from fmhagen.runtime.tensors import TensorView
@@ -39,6 +42,7 @@ class Extras(TypedDict, total=False):
     k_scale: Any
     v_scale: Any
     validate: bool | None
+    block_map: Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +85,9 @@ _PACKED = (
     _lengths("seqused_k", "B", required=False),
 )
 _NUMBERS = ("max_seqlen_q", "max_seqlen_k")
+_PREPARE = "make one by kernel.prepare(q, k)"
 _SUGGESTIONS = {
+    "block_map": "only masks that read tensors by position need one",
     "params": "a spec with a mask_mod or score_mod takes them",
     "alibi_slopes": "a spec with alibi=True takes them",
     "sinks": "a spec with sink=True takes them",
@@ -107,6 +113,7 @@ class Given:
         addresses: addresses and numbers in the order of `Arguments.fields`; 0 for what is absent.
         values: of the parameter fields that follow from the tensors' layouts.
         is_converted: a tensor is a copy that was made for this call.
+        block_map: what tiles show, where the kernel follows a map.
     """
 
     tensors: dict[str, TensorView]
@@ -115,13 +122,19 @@ class Given:
     addresses: tuple[int | float, ...]
     values: dict[str, Value]
     is_converted: bool
+    block_map: BlockMap | None = None
 
 
 class Arguments:
     """The arguments that kernels of one spec take."""
 
-    def __init__(self, spec: AttentionSpec) -> None:
-        """Decide which there are."""
+    def __init__(self, spec: AttentionSpec, *, mapped: bool | None = None) -> None:
+        """Decide which there are; `mapped` is whether kernels follow a block map."""
+        self.is_mapped = is_mapped(spec) if mapped is None else mapped
+        """Whether a call must have a block map."""
+        mask = mask_of(spec) if self.is_mapped else None
+        self.mask = "" if mask is None else to_text(mask)
+        """Text of the mask that the map is of."""
         self._slots = parameter_slots(spec)
         self._own = (*((_SINKS,) if spec.sink else ()), *(_PACKED if spec.varlen else ()))
         self._numbers = _NUMBERS if spec.varlen else ()
@@ -133,12 +146,14 @@ class Arguments:
                 *words,
                 *self._numbers,
                 *(("params",) if self._in_params else ()),
+                *(("block_map",) if self.is_mapped else ()),
                 "validate",
             )
         )
         self.fields: tuple[str, ...] = (
             *(slot.field for slot in self._slots),
             *(argument.name for argument in self._own),
+            *(("block_map",) if self.is_mapped else ()),
         )
         """Parameter fields that hold addresses and numbers, in order."""
         self.is_needed_always = any(slot.default is not None for slot in self._slots)
@@ -166,6 +181,10 @@ class Arguments:
                 else:
                     tensors.append(value)
         tensors += (extras.get(argument.name) for argument in self._own)
+        if self.is_mapped:
+            block_map: BlockMap = extras["block_map"]
+            key.append(block_map.layout)
+            tensors.append(block_map.tensor)
         found, gradients = [], False
         for tensor in tensors:
             if tensor is None:
@@ -207,6 +226,13 @@ class Arguments:
             elif argument.required:
                 limit = f"must be given: {argument.dtype} of shape ({argument.words})"
                 raise TensorError(argument.name, None, limit)
+        block_map = given.get("block_map")
+        if self.is_mapped:
+            if not isinstance(block_map, BlockMap):
+                raise TensorError("block_map", shown(block_map), "must be a BlockMap", _PREPARE)
+            sources["block_map"] = block_map.tensor
+            tensors["block_map"] = block_map.viewed(q)
+            values |= block_map.values(tensors["block_map"])
         return Given(
             tensors=tensors,
             numbers={
@@ -223,6 +249,7 @@ class Arguments:
             ),
             values=values,
             is_converted=any(tensors[field].tensor is not sources[field] for field in tensors),
+            block_map=block_map,
         )
 
     def check_sizes(self, given: Given, sizes: dict[str, int]) -> None:

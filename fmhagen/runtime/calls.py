@@ -138,6 +138,10 @@ class Calls:
                 "Sk": problem.seqlen_k,
             },
         )
+        if given.block_map is not None:
+            plan = launcher.plan
+            tile = (plan.map_rows, plan.map_keys)
+            given.block_map.check(problem, *tile, self._arguments.mask)
         is_complete = True
         if problem.is_packed and _reads_offsets(given, views[0]):
             is_complete = check_offsets(problem, given)

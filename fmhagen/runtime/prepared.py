@@ -92,7 +92,7 @@ class Prepared:
         fills = []
         sources = (*TENSORS, *more)
         for position, name in enumerate(names):
-            tensor = name.removesuffix("_map")
+            tensor = name if name in sources else name.removesuffix("_map")
             if tensor not in sources:
                 continue
             # NOTE: an empty K or V may have no address; the kernel never reads it, q's will do.

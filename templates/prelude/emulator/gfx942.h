@@ -3,6 +3,7 @@
 #pragma once
 #define FMHAGEN_WARP_LANES 64
 #include "gfx942/matrix.h"
+#include "core/map.h"
 #include "core/merge.h"
 
 #pragma GCC diagnostic ignored "-Wunknown-pragmas"
@@ -87,6 +88,8 @@ static inline bool wave_any(bool predicate) {
   for (u32 lane = 0; lane < emulator::LANES; lane++) any |= values[lane];
   return any != 0;
 }
+
+static inline u32 lowest_bit(u32 word) { return static_cast<u32>(__builtin_ctz(word)); }
 
 static inline u32 read_lane(u32 value, u32 lane) {
   return emulator::warp_exchange("v_readlane_b32", lane, value)[lane % emulator::LANES];

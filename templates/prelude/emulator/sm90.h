@@ -4,9 +4,11 @@
 #define FMHAGEN_WARP_LANES 32
 
 #include "core.h"
+#include "core/map.h"
 #include "core/merge.h"
 #include "sm90/params.h"
 #include "sm90/cache.h"
+#include "sm90/map.h"
 
 namespace emulator {
 

@@ -1,0 +1,5 @@
+// Functions of isa_map that gfx942 has in its isa layer.
+#pragma once
+#include "isa.h"
+
+static inline u32 wave_uniform(u32 value) { return emulator::warp_exchange("wave_uniform", 0, value)[0]; }
