@@ -14,8 +14,6 @@ import numpy as np
 import fmhagen
 from fmhagen.comparison import compare, tolerance_of
 
-TARGETS = [t.name for t in fmhagen.TARGETS if {"mask_mod", "score_mod"} <= t.features]
-
 
 def prefix_and_window(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
     """Let every query see the first keys of its sequence, and the 32 keys before itself."""
@@ -47,7 +45,7 @@ def main() -> None:
         return values.astype(ml_dtypes.bfloat16)
 
     q, k, v = tensor(4), tensor(2), tensor(2)
-    for target in TARGETS:
+    for target in ("sm90", "gfx942"):
         kernel = fmhagen.compile_kernel(spec, target=target)
         for prefix in ((0, 70), (5, 150)):  # the same kernel
             params = {

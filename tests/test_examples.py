@@ -18,7 +18,11 @@ FINDINGS = {
     "04_torch": (),
     "05_inspect_plan": ("parameter block of", "spill_bytes = 0"),
     "08_custom_mods": ("MaskMod('", "refused: params['temperature']=None: must be given"),
-    "09_flex_attention": (),
+    "09_flex_attention": (
+        "flex_attention: O: worst",
+        "flash_attn_func: (2, 120, 4, 64)",
+        "refused",
+    ),
     "06_races": ("SMEM_V", "deadlock", "found with 0 of 3 seeds"),
     "07_paged_generation": ("8 different", "256 slots reserved", "64 of its 79 tokens"),
 }
