@@ -23,12 +23,14 @@ class Draw:
     Attributes:
         q, k, v: in the spec's layout, which has no batch if packed.
         extras: keyword arguments that both a kernel and the reference take.
+        hints: keyword arguments of the kernel alone: the longest packed sequences.
     """
 
     q: Any
     k: Any
     v: Any
     extras: dict[str, Any]
+    hints: dict[str, int]
 
 
 def draw(spec: AttentionSpec, case: Case) -> Draw:
@@ -42,6 +44,7 @@ def draw(spec: AttentionSpec, case: Case) -> Draw:
 
     generator = np.random.default_rng(case.seed)
     extras: dict[str, Any] = {}
+    hints: dict[str, int] = {}
     rows, keys = case.seqlen_q, case.seqlen_k
     if spec.varlen:
         for side, longest in (("q", rows), ("k", keys)):
@@ -50,6 +53,7 @@ def draw(spec: AttentionSpec, case: Case) -> Draw:
                 lengths[generator.integers(0, case.batch)] = 0
             offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
             extras[f"cu_seqlens_{side}"] = offsets
+            hints[f"max_seqlen_{side}"] = longest
         rows, keys = int(extras["cu_seqlens_q"][-1]), int(extras["cu_seqlens_k"][-1])
     q = _tensor(spec, case, generator, case.heads, rows, spec.d)
     k = _tensor(spec, case, generator, case.heads_kv, keys, spec.d)
@@ -66,7 +70,9 @@ def draw(spec: AttentionSpec, case: Case) -> Draw:
         for argument in lower_language(spec).arguments
         if argument.parameter.name not in bound | {"alibi_slopes"}
     }
-    return Draw(q=q, k=k, v=v, extras={**extras, **({"params": params} if params else {})})
+    if params:
+        extras["params"] = params
+    return Draw(q=q, k=k, v=v, extras=extras, hints=hints)
 
 
 def _tensor(

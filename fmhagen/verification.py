@@ -120,7 +120,7 @@ def verify(instance: Instance, case: Case, *, device: str = "auto") -> Verificat
         emulator=EmulatorOptions(seed=case.seed),
     )
     placed = tuple(_to_device(tensor, place) for tensor in (drawn.q, drawn.k, drawn.v))
-    extras = _to_device(drawn.extras, place)
+    extras = {**_to_device(drawn.extras, place), **drawn.hints}
     if place != EMULATOR:  # the first call loads the kernel
         kernel(*placed, return_lse=True, **extras)
         _synchronise()
