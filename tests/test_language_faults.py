@@ -1,0 +1,251 @@
+"""Faults planted in what masks, score functions, sinks and packed sequences add: each is found."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+
+import pytest
+from emulated import emulate, plan_of, with_text
+from faults import UNORDERED, WRONG_RESULT, Fault, drop, swap
+from language_problems import Problem
+
+from fmhagen.emission import emit_source
+from fmhagen.errors import EmulatorError
+from fmhagen.plan import Plan
+from fmhagen.runtime.emulator_backend import EmulatorOptions
+from fmhagen.schedule import Rescale
+from fmhagen.select import default_schedule
+from fmhagen.source import Source
+from fmhagen.spec import AttentionSpec
+from fmhagen.targets import find_target
+
+SEEDS = 5
+LENGTHS = ((1, 1), (65, 200), (0, 5), (330, 330), (200, 333), (7, 0), (64, 64))
+USED = tuple((rows, keys * 3 // 4) for rows, keys in LENGTHS)
+PROBLEMS = {
+    "window": Problem(
+        name="window",
+        spec=AttentionSpec(head_dim=64, causal=True, window_left=250),
+        heads=1,
+        rows=330,
+        keys=700,
+    ),
+    "bands": Problem(
+        name="bands",
+        spec=AttentionSpec(
+            head_dim=64,
+            mask_mod="((kv_idx < 4) | (q_idx - kv_idx < 100)) & (kv_idx <= q_idx)",
+        ),
+        rows=330,
+        keys=330,
+    ),
+    "score": Problem(
+        name="score", spec=AttentionSpec(head_dim=64, causal=True, alibi=True), magnitude=60.0
+    ),
+    "many": Problem(
+        name="many",
+        spec=AttentionSpec(head_dim=64, varlen=True),
+        heads=1,
+        lengths=tuple((n % 7, 3 + n % 50) for n in range(150)),
+    ),
+    "packed": Problem(
+        name="packed",
+        spec=AttentionSpec(head_dim=64, causal=True, varlen=True, sink=True),
+        heads=4,
+        heads_kv=2,
+        lengths=LENGTHS,
+        used=USED,
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PlantedIn:
+    """A fault and the problem in whose kernel it is planted."""
+
+    problem: str
+    fault: Fault
+
+
+def wrong(problem: str, name: str, old: str, new: str, kinds: tuple[str, ...] = ()) -> PlantedIn:
+    """Return a fault that gives wrong results, or one of some alarms."""
+    found = (WRONG_RESULT, *kinds)
+    return PlantedIn(problem=problem, fault=Fault(name=name, edits=swap(old, new), kinds=found))
+
+
+READS = ("out_of_bounds", "uninitialised", "deadlock", "divergence", "unwritten", "written_twice")
+FAULTS = (
+    wrong(
+        "window",
+        "one_key_too_many_at_the_left",
+        "column >= thread_first",
+        "column + 1 >= thread_first",
+    ),
+    wrong("window", "left_edge_not_masked", "if (!keys.full) {", "if (false) {"),
+    wrong(
+        "window",
+        "whole_tiles_begin_one_too_early",
+        "(clamp(first_of_last, 0, seqlen_k) + n - 1) / n",
+        "clamp(first_of_last, 0, seqlen_k) / n",
+    ),
+    wrong(
+        "window",
+        "a_run_reaches_beyond_where_it_changes",
+        "begin = band.full_begin <= n ? maximum_i32(begin, band.full_begin) : begin;",
+        "",
+    ),
+    wrong(
+        "bands",
+        "the_second_band_left_out",
+        "n = maximum_i32(n, last_below(band_1, i32(keys.begin)));",
+        "",
+    ),
+    wrong(
+        "bands", "bits_of_the_wrong_columns", "i32(j / 2 * 8 + j % 2)", "i32(j / 2 * 8 + j % 2 * 2)"
+    ),
+    wrong(
+        "bands", "end_of_the_keys_forgotten", "is_visible && n < tile.place.seqlen_k", "is_visible"
+    ),
+    wrong("score", "scale_left_out", "s[j] * params.scale", "s[j]"),
+    wrong(
+        "score",
+        "columns_of_the_next_thread",
+        "+ i32(2 * i + j % 2), n_last",
+        "+ i32(2 * i + j % 2) + 2, n_last",
+    ),
+    PlantedIn(
+        problem="score",
+        fault=Fault(
+            name="repaired_without_the_score_function",
+            edits=swap(
+                "wgmma_wait<0>(); modify_scores(s, params, tile, m_thread, n_tile * TILE_N,"
+                " 0x7fffffff); rescale",
+                "wgmma_wait<0>(); rescale",
+            ),
+            kinds=(WRONG_RESULT,),
+        ),
+    ),
+    PlantedIn(
+        problem="packed",
+        fault=Fault(
+            name="no_meeting_before_the_sort",
+            edits=swap("<< 16 | i); } block_sync();", "<< 16 | i); }"),
+            kinds=UNORDERED,
+            words=("SMEM_ORDER",),
+        ),
+    ),
+    PlantedIn(
+        problem="many",
+        fault=Fault(
+            name="no_meeting_between_rounds_of_the_sort",
+            edits=swap("} block_sync(); } } }", "} } } }"),
+            kinds=UNORDERED,
+            words=("SMEM_ORDER",),
+        ),
+    ),
+    PlantedIn(
+        problem="packed",
+        fault=Fault(
+            name="no_meeting_after_the_order",
+            edits=drop("order_sequences(params, smem); block_sync()"),
+            kinds=(*UNORDERED, "barrier", "deadlock"),
+        ),
+    ),
+    wrong(
+        "packed",
+        "the_tile_in_the_middle_twice",
+        "if (walk.turn % 2 == 0 && m_tile == m_last - m_tile) { continue; }",
+        "",
+        READS,
+    ),
+    wrong(
+        "packed",
+        "rows_of_the_sequence_before",
+        "params.total_q - rows_of(params, tile) + tile.m_first",
+        "params.total_q - rows_of(params, tile) + tile.m_first - 1",
+        READS,
+    ),
+    wrong(
+        "packed",
+        "keys_of_the_sequence_behind",
+        "return i32(tile.k_end);",
+        "return i32(tile.k_end + 1);",
+        READS,
+    ),
+    wrong(
+        "packed",
+        "lengths_in_use_ignored",
+        "if (params.seqused_k != nullptr) {",
+        "if (false) {",
+        READS,
+    ),
+    wrong(
+        "packed",
+        "lse_of_the_next_row",
+        "params.total_q + packed_row(tile, 0)",
+        "params.total_q + packed_row(tile, 1)",
+        READS,
+    ),
+    wrong(
+        "packed",
+        "sink_left_out",
+        "sum[half] += reference[half] == -infinity() ? 0.0f : exp2_approx(sink - reference[half]);",
+        "",
+    ),
+    wrong("packed", "sink_without_its_unit", "* LOG2E;", ";"),
+)
+
+
+@functools.cache
+def clean(name: str) -> tuple[Plan, Source]:
+    spec = PROBLEMS[name].spec
+    schedule = default_schedule(spec, find_target("sm90"))
+    small = dataclasses.replace(
+        schedule,
+        tile_m=128,
+        consumers=2,
+        producer_registers=40,
+        consumer_registers=232,
+        rescale=Rescale.ON_OVERFLOW,
+    )
+    plan = plan_of(spec, "sm90", small)
+    return plan, emit_source(plan)
+
+
+def diagnose(name: str, text: str, seed: int) -> tuple[str, str]:
+    """Return the kind of alarm that one run raises, and its message; "" if none."""
+    plan, source = clean(name)
+    problem = PROBLEMS[name]
+    options = EmulatorOptions(seed=seed, compute_units=2)
+    try:
+        result = emulate(
+            plan,
+            problem.tensors(),
+            source=with_text(source, text),
+            options=options,
+            extras=problem.extras(),
+        )
+        problem.check(result.o, result.lse)
+    except EmulatorError as error:
+        return error.kind, str(error)
+    except AssertionError as error:
+        return WRONG_RESULT, str(error)
+    return "", ""
+
+
+@pytest.mark.parametrize("planted", FAULTS, ids=lambda planted: planted.fault.name)
+def test_a_fault_is_found(planted: PlantedIn) -> None:
+    text = planted.fault.apply(clean(planted.problem)[1].text)
+    for seed in range(SEEDS):
+        kind, message = diagnose(planted.problem, text, seed)
+        assert kind, f"seed {seed}: no alarm"
+        assert kind in planted.fault.kinds, f"seed {seed}: {message}"
+        if kind != WRONG_RESULT:
+            assert any(word in message for word in planted.fault.words), message
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_no_alarm_without_a_fault(name: str) -> None:
+    for seed in range(4 * SEEDS):
+        assert diagnose(name, clean(name)[1].text, seed) == ("", "")
