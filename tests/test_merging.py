@@ -14,9 +14,9 @@ from emulated import TARGET_NAMES
 import fmhagen
 from fmhagen import AttentionSpec, MergeSpec, compile_kernel, merge_states, reference
 from fmhagen.comparison import compare, tolerance_of
-from fmhagen.errors import InvalidSpecError, TensorError
+from fmhagen.errors import CaptureError, InvalidSpecError, TensorError
 from fmhagen.merging import MAX_PARTS, calls
-from fmhagen.runtime.tensors import MisalignedTensorWarning
+from fmhagen.runtime.tensors import Memory, MisalignedTensorWarning
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 DTYPES = {"bf16": BF16, "fp16": np.dtype(np.float16), "fp32": np.dtype(np.float32)}
@@ -250,3 +250,17 @@ def test_a_kind_is_compiled_once(target: str) -> None:
     before = calls._loaded.cache_info().misses
     merge_states([o[:, :2] for o in os], [lse[..., :2] for lse in lses], target=target)
     assert calls._loaded.cache_info().misses == before
+
+
+def test_a_cold_call_inside_a_capture_says_how_to_warm_up(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os, lses = parts_of(7, (1, 2, 1, 16), np.float32)  # a kind that nobody else uses
+    backend = calls._backend(Memory.HOST)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(backend), "is_capturing", lambda *_: True)
+        with pytest.raises(CaptureError, match="call merge_states once outside it"):
+            merge_states(os, lses, target=target)
+    merge_states(os, lses, target=target)
+    monkeypatch.setattr(type(backend), "is_capturing", lambda *_: True)
+    assert_merged(merge_states(os, lses, target=target), os, lses, "fp32")

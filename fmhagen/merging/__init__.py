@@ -2,6 +2,7 @@
 
 spec     what is merged: element type, depth, how many parts
 plan     spec + target -> what a template prints and a launch needs
+memory   which tensors overlap, and what a launch may touch
 calls    merge_states(os, lses): checks, compiles once, launches
 """
 

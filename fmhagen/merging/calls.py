@@ -5,16 +5,16 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from fmhagen.compile.driver import compile_source
-from fmhagen.errors import InvalidSpecError, TensorError
+from fmhagen.errors import CaptureError, InvalidSpecError, TensorError
 from fmhagen.kernel_plan import KernelPlan
+from fmhagen.merging.memory import memories_of, share_elements
 from fmhagen.merging.plan import MergePlan, lower_merge, source_of
 from fmhagen.merging.spec import MAX_PARTS, MergeDType, MergeSpec
 from fmhagen.runtime.alignment import aligned_copy, misalignment
-from fmhagen.runtime.base import Backend, Loaded, Memories
+from fmhagen.runtime.base import Backend, Loaded
 from fmhagen.runtime.checks import MAX_ROWS, Axes, Problem
 from fmhagen.runtime.devices import TARGET_OF_MEMORY, gpu_backend
 from fmhagen.runtime.launch_values import LOG2_E, Value
@@ -158,34 +158,9 @@ def _check_output(output: TensorView, inputs: list[TensorView]) -> None:
         raise TensorError("out", output.strides, misalignment(output) or "", "leave out=None")
     for tensor in inputs:
         same = (tensor.address, tensor.strides) == (output.address, output.strides)
-        if not same and _share_elements(tensor, output):
+        if not same and share_elements(tensor, output):
             limit = f"overlaps with {tensor.name} without being it"
             raise TensorError(output.name, output.strides, limit, f"leave {output.name}=None")
-
-
-def _share_elements(one: TensorView, other: TensorView) -> bool:
-    """Return whether two views have an element in common; interleaved ones need not."""
-    import numpy as np
-
-    if not _ranges_meet(one, other):
-        return False
-
-    class Shadow:  # NOTE: never read, so that it may stand for memory of a device
-        def __init__(self, tensor: TensorView) -> None:
-            size = tensor.element_bytes
-            self.__array_interface__ = {
-                "version": 3,
-                "shape": tensor.shape,
-                "strides": tuple(stride * size for stride in tensor.strides),
-                "typestr": f"|V{size}",
-                "data": (tensor.address, True),
-            }
-
-    work: Any = 100_000  # the stubs know two of its values
-    try:
-        return np.shares_memory(np.asarray(Shadow(one)), np.asarray(Shadow(other)), work)
-    except np.exceptions.TooHardError:
-        return True
 
 
 def _readable(part: TensorView) -> TensorView:
@@ -197,6 +172,29 @@ def _readable(part: TensorView) -> TensorView:
 def _plan(dtype: str, depth: int, parts: int, target: str) -> MergePlan:
     spec = MergeSpec(dtype=MergeDType(dtype), head_dim_v=depth, parts=parts)
     return lower_merge(spec, find_target(target))
+
+
+@functools.cache
+def _warm() -> set[tuple[str, Memory, int]]:
+    """Return the kernels that are loaded, as (symbol, memory, device)."""
+    return set()
+
+
+def _ready(plan: MergePlan, memory: Memory, device: int, stream: int) -> Loaded:
+    """Return a kernel on a device; compiles and loads it the first time.
+
+    Raises:
+        CaptureError: that is still to do, and the stream is being captured.
+    """
+    place = plan.symbol, memory, device
+    if place not in _warm() and _backend(memory).is_capturing(device, stream):
+        raise CaptureError(
+            f"{plan.symbol} is not loaded on device {device}, and a graph is being captured; call"
+            " merge_states once outside it"
+        )
+    loaded = _loaded(plan, memory, device)
+    _warm().add(place)
+    return loaded
 
 
 @functools.cache
@@ -242,37 +240,13 @@ def _launch(
     values |= _tensor("o", o, axes) | _tensor("lse", lse, lse_axes)
     backend = _backend(o.memory)
     stream = backend.stream(parts[0])
-    loaded = _loaded(plan, o.memory, o.device)
-    memories = _memories((*parts, *states), (o, lse))
+    loaded = _ready(plan, o.memory, o.device, stream)
+    memories = memories_of((*parts, *states), (o, lse))
     blocks = plan.grid.blocks(math.ceil(rows / plan.grid.tile_m), 0)
     launch = loaded.bind([values[f.name] for f in plan.params], blocks, stream, memories)
     code = launch()
     if code:
         loaded.settle(launch, code)
-
-
-def _memories(inputs: tuple[TensorView, ...], outputs: tuple[TensorView, ...]) -> Memories:
-    """Return what a launch touches: an output among inputs is one piece of memory with them."""
-    fresh, updated = [], []
-    read = list(inputs)
-    for output in outputs:
-        joined = [t for t in read if _ranges_meet(t, output)]
-        read = [t for t in read if t not in joined]
-        if not joined:
-            fresh.append(output)
-            continue
-        first = min(t.address for t in (*joined, output))
-        end = max(t.address + t.extent_bytes for t in (*joined, output))
-        size = end - first
-        updated.append(replace(output, address=first, shape=(size,), strides=(1,), dtype="uint8"))
-    return Memories(inputs=tuple(read), outputs=tuple(fresh), updated=tuple(updated))
-
-
-def _ranges_meet(one: TensorView, other: TensorView) -> bool:
-    return (
-        one.address < other.address + other.extent_bytes
-        and other.address < one.address + one.extent_bytes
-    )
 
 
 _LSE_AXES = Axes(batch=0, head=1, row=2)

@@ -194,7 +194,11 @@ class Arguments:
                 key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device())
                 found.append(tensor.data_ptr())
                 gradients = gradients or tensor.requires_grad
-        key += (extras.get(name) for name in self._numbers)
+        for name in self._numbers:
+            number = extras.get(name)
+            if number is not None and type(number) is not int:
+                raise TypeError("not a plain number")
+            key.append(number)
         if extras.get("validate"):
             raise TypeError("offsets are to be read")
         return tuple(key), (*addresses, *found), gradients
