@@ -102,6 +102,8 @@ class AttentionSpec(Record):
         kv_dtype: element type of K and V in a cache; None means `dtype`. 8-bit ones (e4m3, e5m2,
             int8) are widened to fp16 in registers, and so are Q and P.
         kv_scale: what the numbers of an 8-bit cache are multiplied by.
+        batch_invariant: the bits of a row of O do not depend on what else is in the batch: the cut
+            of a sequence of a cache follows from its own length. (Without a cache they never do.)
         cache_layout: axis order of a cache; a contiguous one has a batch in place of the pages.
         p_rounding: how P is rounded for its product with V; `auto` lets the target choose.
 
@@ -131,6 +133,7 @@ class AttentionSpec(Record):
     kv_dtype: DType | None = None
     kv_scale: CacheScale = CacheScale.NONE
     cache_layout: CacheLayout = CacheLayout.NHD
+    batch_invariant: bool = False
     p_rounding: Rounding = Rounding.AUTO
 
     def __post_init__(self) -> None:

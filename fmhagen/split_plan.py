@@ -37,6 +37,9 @@ class SplitPlan:
         needs_places: the score function or the mask is asked for each of a thread's rows.
         reads_place: some band does not depend on the head, and so says where keys begin and end.
         keeps_queries: each warp has Q in registers, else all read it from shared memory.
+        is_invariant: the cut of a sequence follows from its own length alone.
+        most_parts: that a sequence has then; 0 where that is free.
+        least_steps: of such a part.
         is_small: elements of the cache have 8 bits; they are widened to fp16.
         is_bf16: Q and O are bf16.
         kv_is_e4m3, kv_is_e5m2: which of them; else int8.
@@ -62,6 +65,9 @@ class SplitPlan:
     needs_places: bool
     reads_place: bool
     keeps_queries: bool
+    is_invariant: bool
+    most_parts: int
+    least_steps: int
     is_small: bool
     is_bf16: bool
     kv_is_e4m3: bool

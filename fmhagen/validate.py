@@ -35,7 +35,7 @@ def check_meaning(spec: AttentionSpec) -> None:
             raise InvalidSpecError(name, value, "must be an integer or None")
         if value is not None and value < 0:
             raise InvalidSpecError(name, value, "must be at least 0", "None or -1 means unlimited")
-    for name in ("causal", "alibi", "sink", "varlen", "kv_cache"):
+    for name in ("causal", "alibi", "sink", "varlen", "kv_cache", "batch_invariant"):
         value = getattr(spec, name)
         if not isinstance(value, bool):
             raise InvalidSpecError(name, value, "must be True or False")

@@ -14,6 +14,7 @@ from fmhagen.lowering.split_kv_shapes import (
     CHUNK_BYTES,
     COMBINE_WARPS,
     LANES,
+    MOST_PARTS,
     QUERY_BOX_COLUMNS,
     SWIZZLE_BYTES,
     SWIZZLE_ROWS,
@@ -23,6 +24,7 @@ from fmhagen.lowering.split_kv_shapes import (
     bulk_piece_rows,
     combine_values,
     keeps_queries,
+    least_steps,
     piece_rows,
     stage_bytes,
 )
@@ -119,6 +121,9 @@ def _split(spec: AttentionSpec, schedule: Schedule, symbol: str, language: Langu
         needs_places=has_score or differ or not language.exact,
         reads_place=not all(band.heads_differ for band in bands),
         keeps_queries=keeps_queries(spec),
+        is_invariant=spec.batch_invariant,
+        most_parts=MOST_PARTS if spec.batch_invariant else 0,
+        least_steps=least_steps(schedule),
         is_small=spec.kv_dtype is not None,
         is_bf16=spec.dtype == DType.BF16,
         kv_is_e4m3=spec.kv_dtype == DType.E4M3,
@@ -147,6 +152,8 @@ def _symbol(spec: AttentionSpec, schedule: Schedule, target: Target) -> str:
     words = ["fmha", "cache", str(spec.dtype)]
     if spec.kv_dtype is not None:
         words.append(f"kv{spec.kv_dtype}")
+    if spec.batch_invariant:
+        words.append("invariant")
     if spec.kv_scale != CacheScale.NONE:
         words.append(f"scale_{spec.kv_scale}")
     if spec.causal:

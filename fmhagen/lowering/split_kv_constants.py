@@ -11,12 +11,14 @@ from fmhagen.lowering.split_kv_shapes import (
     COMBINE_WARPS,
     LANES,
     MATRIX_K,
+    MOST_PARTS,
     SWIZZLE_BYTES,
     TILE_ROWS,
     box_columns,
     boxes_of,
     boxes_of_copy,
     combine_values,
+    least_steps,
     piece_rows,
     stage_bytes,
 )
@@ -85,6 +87,14 @@ def constants_of(
         number("K_TILE_BYTES", tile_n * SWIZZLE_BYTES * boxes_of(spec, d), "K of a stage"),
         number("STAGE_BYTES", stage_bytes(spec, tile_n), "K and V of a stage"),
         *(number(r.name, r.offset_bytes, "see the shared-memory map") for r in shared),
+        *(
+            (
+                number("MOST_PARTS", MOST_PARTS, "of a sequence"),
+                number("LEAST_STEPS", least_steps(schedule), "of a part"),
+            )
+            if spec.batch_invariant
+            else ()
+        ),
         number("COMBINE_WARPS", COMBINE_WARPS, "of a block of the second kernel"),
         number("COMBINE_THREADS", COMBINE_WARPS * LANES, "of a block of the second kernel"),
         number("COMBINE_VALUES", values, "columns of O that a lane of it adds up"),

@@ -59,8 +59,8 @@ _REST = (
     ("i64", "o_stride_m", "elements"),
     ("i64", "o_stride_h", "elements"),
     ("f32*", "lse", "LSE[B,H,Sq], or null when it is not wanted"),
-    ("f32*", "partial_o", "O of parts [slot,Hk * row_tiles,TILE_M,dv], normalised"),
-    ("f32*", "partial_lse", "their LSE in units of log2 [slot,Hk * row_tiles,TILE_M]"),
+    ("f32*", "partial_o", "O of parts [slot,Hk,G * Sq,dv], normalised"),
+    ("f32*", "partial_lse", "their LSE in units of log2 [slot,Hk,G * Sq]"),
     (
         "const i32*",
         "cache_seqlens",
@@ -74,21 +74,23 @@ _REST = (
     ("u32", "row_tiles", "ceil(G * Sq / TILE_M)"),
     ("u32", "capacity", "most keys that a sequence can have"),
     ("u32", "num_groups", "groups of blocks that share the steps of all sequences"),
-    ("u32", "splits", "equal parts of a sequence, where sequences are cut so"),
-    ("u32", "always_even", "1: sequences are always cut into `splits` equal parts"),
     ("u32", "items", "sequences or boundaries of shares that the second kernel looks at"),
     ("u32", "row_warps", "warps that add up one row: a divisor of COMBINE_WARPS"),
-    (
-        "u32",
-        "items_are_sequences",
-        "1: the second kernel looks at each sequence, else at each share",
-    ),
 )
+
+
+_CUT = (
+    ("u32", "splits", "equal parts of a sequence, where sequences are cut so"),
+    ("u32", "always_even", "1: sequences are always cut into `splits` equal parts"),
+    ("u32", "items_are_sequences", "1: the second kernel looks at sequences, else at shares"),
+)
+_INVARIANT_CUT = (("u32", "splits", "most parts that a sequence can have"),)
 
 
 def param_fields(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[str, str, str], ...]:
     """Return (ctype, name, comment) of each field, in order; see `plan.ParamField`."""
     paged = spec.page_size is not None
     keys = _MAPS if schedule.copy == Copy.BULK else _pointers(spec)
+    cut = _INVARIANT_CUT if spec.batch_invariant else _CUT
     sinks = (("const f32*", "sinks", "logits without a value [H]"),) if spec.sink else ()
-    return (*keys, *(_TABLE if paged else ()), *_REST, *_scales(spec), *sinks)
+    return (*keys, *(_TABLE if paged else ()), *_REST, *cut, *_scales(spec), *sinks)

@@ -17,6 +17,13 @@ BARRIER_BYTES = 8
 LANES = 32
 CHUNK_BYTES = 16
 COMBINE_WARPS = 8
+MOST_PARTS = 32  # of a sequence, where the cut follows from its own length
+LEAST_KEYS = 512  # of such a part
+
+
+def least_steps(schedule: Schedule) -> int:
+    """Return the steps of the shortest part of a sequence whose cut follows from its length."""
+    return max(1, LEAST_KEYS // (schedule.consumers * schedule.tile_n))
 
 
 def element_bytes(spec: AttentionSpec) -> int:

@@ -77,6 +77,7 @@ class Cut:
         batch: sequences.
         rows: rows of O of one sequence, all heads.
         row_warps: warps of the second kernel that add up one row.
+        parts: the most that a sequence has where its cut follows from its length; else 0.
         combine_warps: warps of one of its blocks.
     """
 
@@ -90,6 +91,7 @@ class Cut:
     batch: int
     rows: int
     row_warps: int
+    parts: int
     combine_warps: int
 
     @property
@@ -111,7 +113,9 @@ class Cut:
     @property
     def slots(self) -> int:
         """Partial results that a block's heads and rows may leave."""
-        return 2 * self.groups if self.items else 0
+        if not self.items:
+            return 0
+        return self.parts * self.batch or 2 * self.groups
 
 
 def choose_cut(
@@ -136,13 +140,19 @@ def choose_cut(
     steps = -(-problem.capacity // plan.split.step_keys)
     slots = plan.schedule.blocks_per_unit * compute_units
     groups = max(1, min(slots // head_tiles, sizes.batch * (steps + 1)))
+    if num_splits is not None and plan.split.is_invariant:
+        limit = "the spec is batch_invariant, which fixes the cut of a sequence"
+        raise TensorError("num_splits", num_splits, limit, "leave num_splits out")
     if num_splits is not None:
         splits, even = max(1, num_splits), True
     else:
         splits, even = max(1, min(groups // sizes.batch, steps)), False
-    by_sequence = even or sizes.batch < groups
+    parts = min(plan.split.most_parts, -(-steps // plan.split.least_steps))
+    by_sequence = even or sizes.batch < groups or plan.split.is_invariant
     items = sizes.batch if by_sequence else groups - 1
-    if (even and splits == 1) or (not even and groups == 1):
+    if plan.split.is_invariant:
+        splits = max(1, parts)
+    if (splits == 1) if even or plan.split.is_invariant else (groups == 1):
         items = 0
     rows = sizes.heads * sizes.seqlen_q
     warps = plan.split.combine_threads // plan.target.lanes_per_warp
@@ -156,7 +166,11 @@ def choose_cut(
         items_are_sequences=by_sequence,
         batch=sizes.batch,
         rows=rows,
-        row_warps=_row_warps(warps, items * rows, splits if by_sequence else 2, compute_units),
+        # NOTE: how a row is added up must not depend on the batch either.
+        row_warps=warps // 2
+        if plan.split.is_invariant
+        else _row_warps(warps, items * rows, splits if by_sequence else 2, compute_units),
+        parts=parts,
         combine_warps=warps,
     )
     most = max(cut.blocks, items * rows, sizes.batch * (steps + 1 + splits))
@@ -176,7 +190,7 @@ def _row_warps(warps: int, rows: int, parts: int, compute_units: int) -> int:
 
 def workspace_bytes(plan: Plan, cut: Cut) -> tuple[int, int]:
     """Return the bytes of the partial O and of the partial LSE of a call."""
-    rows = cut.slots * cut.head_tiles * plan.grid.tile_m
+    rows = cut.slots * cut.rows
     return rows * plan.spec.dv * 4, rows * 4
 
 
