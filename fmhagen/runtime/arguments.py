@@ -237,20 +237,13 @@ class Arguments:
             sources["block_map"] = block_map.tensor
             tensors["block_map"] = block_map.viewed(q)
             values |= block_map.values(tensors["block_map"])
+        numbers = {name: read_number(name, given[name]) for name in self._numbers if name in given}
+        places = scalars | {field: tensor.address for field, tensor in tensors.items()}
         return Given(
             tensors=tensors,
-            numbers={
-                name: read_number(name, given[name]) for name in self._numbers if name in given
-            },
+            numbers=numbers,
             validate=given.get("validate"),
-            addresses=tuple(
-                scalars[field]
-                if field in scalars
-                else tensors[field].address
-                if field in tensors
-                else 0
-                for field in self.fields
-            ),
+            addresses=tuple(places.get(field, 0) for field in self.fields),
             values=values,
             is_converted=any(tensors[field].tensor is not sources[field] for field in tensors),
             block_map=block_map,
