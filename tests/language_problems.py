@@ -34,6 +34,7 @@ class Problem:
         magnitude: of the queries.
         scale: softmax scale of the call; None means the spec's.
         params: what mask and score function read.
+        sinks: logits of the sinks; random ones by default.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Problem:
     magnitude: float = 1.0
     scale: float | None = None
     params: dict[str, Any] = dataclasses.field(default_factory=dict)
+    sinks: tuple[float, ...] | None = None
 
     @property
     def rng(self) -> np.random.Generator:
@@ -95,7 +97,8 @@ class Problem:
         if self.spec.alibi:
             given["alibi_slopes"] = (2.0 ** -rng.uniform(1, 8, self.heads)).astype(np.float32)
         if self.spec.sink:
-            given["sinks"] = rng.standard_normal(self.heads).astype(np.float32) * 3
+            drawn = rng.standard_normal(self.heads).astype(np.float32) * 3
+            given["sinks"] = drawn if self.sinks is None else np.array(self.sinks, np.float32)
         if self.spec.varlen:
             for side, index in (("q", 0), ("k", 1)):
                 counts = [0, *(pair[index] for pair in self.lengths)]
