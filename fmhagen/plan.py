@@ -109,7 +109,6 @@ class Plan:
         conditional_rescale, rescale_on_overflow: see `schedule.Rescale`.
         heads_in_l2_bytes: K and V that one section of heads may hold, for the tile order.
         two_p_buffers, ping_pong, skip_hidden, split_q, overlap_tiles: see `Schedule`.
-        half_diagonal: see `Schedule`.
         stage_output: O leaves through shared memory; see `schedule.Store`.
         slot_table: a step of a wave_pipelined loop, in the order in which it is issued; of a
             wave_ping_pong loop, its products.
@@ -177,7 +176,6 @@ class Plan:
     clustered: bool = False
     split_q: bool = False
     overlap_tiles: bool = True
-    half_diagonal: bool = False
     walks: bool = False
     asks_query: bool = False
     clamps_keys: bool = False
@@ -236,11 +234,6 @@ class Plan:
     def qk_shape(self) -> MatrixShape:
         """The instruction of S = Q K^T."""
         return self.matrix_shapes[0]
-
-    @property
-    def half_shape(self) -> MatrixShape:
-        """The instruction of S = Q K^T for half of the keys."""
-        return self.matrix_shapes[2]
 
     @property
     def release_call(self) -> str:

@@ -83,8 +83,6 @@ class Schedule(Record):
         split_q: each consumer's rows of Q have buffers and barriers of their own, so that they
             are loaded as soon as that consumer is done with the last ones.
         overlap_tiles: the first S of a tile is issued before the last O += P V of the tile before.
-        half_diagonal: the first S of a tile leaves out the half of its keys that a causal mask
-            hides from all rows of a consumer.
         rescale: when O is rescaled to a new reference of the softmax.
         prefetch: operands that wave_pipelined and wave_ping_pong read from shared memory ahead of
             their use.
@@ -110,7 +108,6 @@ class Schedule(Record):
     cluster: int = 1
     split_q: bool = False
     overlap_tiles: bool = True
-    half_diagonal: bool = False
     rescale: Rescale = Rescale.ON_GROWTH
     prefetch: int = 0
     matrix: Matrix = Matrix.WIDE

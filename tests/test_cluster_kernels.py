@@ -45,8 +45,8 @@ VARIANTS = {
         **{"store": "direct", "q_stages": 1, "split_q": True, "overlap_tiles": False},
         **{"skip_hidden": True, "ping_pong": True, "stages": 3},
     },
-    "half": {
-        **{"tile_n": 128, "overlap_tiles": False, "half_diagonal": True},
+    "wide_apart": {
+        **{"tile_n": 128, "overlap_tiles": False},
         **{"rescale": "on_overflow", "ping_pong": True},
     },
     "grid": {"persistent": False},
@@ -86,20 +86,6 @@ def test_each_block_loads_a_share() -> None:
     # a cluster visits four, and each of its blocks loads half of every box for both
     assert counts[2]["tma.load"] == 2
     assert counts[2]["tma.load.multicast"] == 2 * 2 * 4
-
-
-def test_the_hidden_half_of_a_diagonal_tile_is_left_out() -> None:
-    case = Case(spec=SPEC, heads=1, heads_kv=1, rows=256, keys=256)
-    tensors = tuple(tensor.numpy for tensor in case.placed())
-    plan = plan_of(SPEC, "sm90", schedule("half", 1))
-    without = dataclasses.replace(schedule("half", 1), half_diagonal=False)
-    whole = emulate(plan_of(SPEC, "sm90", without), tensors)
-    half = emulate(plan, tensors)
-    case.check(half.o, half.lse)
-    # as many instructions, but those of two warpgroups' first S are half as wide
-    assert half.report.instructions["wgmma"] == whole.report.instructions["wgmma"]
-    assert "issue_qk_half(" in emit_source(plan).text
-    assert "wgmma_m64n64k16_bf16_ss(s, q, k" in emit_source(plan).text
 
 
 def fault(name: str, old: str, new: str, kinds: str, words: str, **more: int | None) -> Fault:
@@ -212,7 +198,6 @@ def test_no_alarm_in_clean_runs() -> None:
         ({"cluster": 0}, "cluster"),
         ({"split_q": True}, "split_q"),
         ({"skip_hidden": True}, "skip_hidden"),
-        ({"half_diagonal": True}, "half_diagonal"),
     ],
 )
 def test_what_does_not_fit_is_refused(changes: dict[str, int], field: str) -> None:

@@ -79,7 +79,6 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         raise ScheduleError("cluster", schedule.cluster, limit, "use cluster=1")
     if spec.varlen:
         shared, shared_bytes = add_order(shared, shared_bytes, target)
-    half = schedule.half_diagonal and offset_mask
     element = {"bf16": "bf16", "fp16": "f16"}[spec.dtype]
     params, params_bytes = pack_params(
         param_fields(spec, schedule, language, offset_mask=offset_mask)
@@ -108,7 +107,6 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         matrix_shapes=(
             MatrixShape(n=schedule.tile_n, dtype=element, form="ss"),
             MatrixShape(n=spec.dv, dtype=element, form="rs_t"),
-            *((MatrixShape(n=schedule.tile_n // 2, dtype=element, form="ss"),) if half else ()),
         ),
         element=element,
         causal=spec.causal,
@@ -120,7 +118,6 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         clustered=schedule.cluster > 1,
         split_q=schedule.split_q,
         overlap_tiles=schedule.overlap_tiles,
-        half_diagonal=half,
         two_p_buffers=schedule.p_buffers == 2,
         snake=masked and not spec.varlen and schedule.persistent,
         longest_first=masked and not spec.varlen,
@@ -150,7 +147,6 @@ def _traits(spec: AttentionSpec, schedule: Schedule) -> tuple[str, ...]:
         (schedule.cluster > 1, f"cluster{schedule.cluster}"),
         (schedule.split_q, "splitq"),
         (not schedule.overlap_tiles, "apart"),
-        (schedule.half_diagonal and spec.causal, "half"),
         (schedule.rescale != Rescale.ALWAYS, str(schedule.rescale).removeprefix("on_")),
         (schedule.store == Store.DIRECT, "direct"),
         (schedule.skip_hidden and spec.causal and spec.window_left is None, "skip"),

@@ -46,9 +46,6 @@ def check_shape(schedule: Schedule) -> None:
         raise ScheduleError("cluster", schedule.cluster, "must be 1 or 2 blocks")
     if schedule.split_q and schedule.store == Store.STAGED:
         raise ScheduleError("split_q", True, "needs store='direct'", "use store='direct'")
-    if schedule.half_diagonal and schedule.overlap_tiles:
-        limit = "needs tiles apart, so that nothing is in flight"
-        raise ScheduleError("half_diagonal", True, limit, "use overlap_tiles=False")
     if schedule.p_buffers not in (1, 2):
         raise ScheduleError("p_buffers", schedule.p_buffers, "must be 1 or 2")
     if schedule.p_buffers == 2 and schedule.rescale != Rescale.ON_OVERFLOW:
