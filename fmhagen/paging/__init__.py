@@ -4,6 +4,7 @@
     prefix    what a full page holds, as a chain of hashes
     ledger    the pages of sequences: what is taken, copied, known
     manager   PagedKVCache: the operations that callers have
+    readers   the part of it that changes nothing
     tables    block tables, lengths and CSR as the kernels read them
     storage   PageStorage: the tensors
     usage     where the slots went
