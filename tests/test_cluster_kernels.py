@@ -20,7 +20,7 @@ from fmhagen.source import Source
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import find_target
 
-SEEDS = range(20)
+SEEDS = range(10)
 SPEC = AttentionSpec(head_dim=64, causal=True)
 SCHEDULE = Schedule(
     main_loop="warp_specialised",
@@ -58,14 +58,16 @@ def schedule(variant: str, cluster: int) -> Schedule:
     return Schedule.from_dict({**SCHEDULE.to_dict(), **VARIANTS[variant], "cluster": cluster})
 
 
-@pytest.mark.parametrize("cluster", [1, 2])
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(
+    ("variant", "cluster"),
+    [*((variant, 2) for variant in VARIANTS), ("split_q", 1), ("apart", 1), ("split_apart", 1)],
+)
 def test_o_and_lse_are_right(variant: str, *, causal: bool, cluster: int) -> None:
     spec = AttentionSpec(head_dim=64, causal=causal)
     plan = plan_of(spec, "sm90", schedule(variant, cluster))
     for seed, (rows, keys) in enumerate(SIZES):
-        for magnitude, units in ((1.0, 2), (60.0, 5)):
+        for magnitude, units in ((1.0, 2), (60.0, 5))[seed % 2 :]:
             case = Case(spec=spec, batch=2, rows=rows, keys=keys, magnitude=magnitude)
             tensors = tuple(tensor.numpy for tensor in case.placed())
             options = EmulatorOptions(seed=seed, compute_units=units)
@@ -169,7 +171,7 @@ def diagnose(text: str, seed: int, head_dim: int = 64) -> tuple[str, str]:
 @pytest.mark.parametrize("planted", FAULTS, ids=lambda planted: planted.name)
 def test_a_fault_is_found_under_every_seed(planted: Fault) -> None:
     text = planted.apply(clean()[1].text)
-    for seed in SEEDS[:: 1 if "wrong_result" not in planted.kinds else 10]:
+    for seed in SEEDS[:: 1 if "wrong_result" not in planted.kinds else 5]:
         kind, message = diagnose(text, seed)
         assert kind, f"seed {seed}: no alarm"
         assert kind in planted.kinds, f"seed {seed}: {message}"
