@@ -91,10 +91,11 @@ class Case:
         """The case as a test's name."""
         spec = self.spec
         mask = "full"
+        depth = f"d{spec.d}" if spec.d == spec.dv else f"d{spec.d}x{spec.dv}"
         if spec.causal:
             mask = "causal" if spec.anchor == "bottom_right" else "top_left"
         parts = [
-            *(f"{spec.dtype}", f"d{spec.d}", mask, f"{spec.layout}"),
+            *(f"{spec.dtype}", depth, mask, f"{spec.layout}"),
             *(f"b{self.batch}", f"h{self.heads}x{self.heads_kv}", f"{self.rows}x{self.keys}"),
             self.layout,
         ]
@@ -218,11 +219,17 @@ SIZES = (
 GROUPS = ((1, 1), (2, 1), (3, 3), (3, 1), (4, 2), (7, 1), (8, 1))  # (heads, heads_kv)
 
 
-def sweep(index: int, spec: AttentionSpec) -> tuple[Case, ...]:
-    """Return the cases of one spec: every size, with everything else dealt in turn."""
+def sweep(index: int, spec: AttentionSpec, every: int = 1) -> tuple[Case, ...]:
+    """Return the cases of one spec: every size, with everything else dealt in turn.
+
+    Args:
+        index: of the spec, from which the turns start.
+        spec: what is computed.
+        every: take one size of so many.
+    """
     found = []
     spec = dataclasses.replace(spec, layout=_cycle(("bshd", "bhsd"), index))
-    sizes = SIZES if spec.dtype == "bf16" else SIZES[index % 2 :: 2]
+    sizes = SIZES[index % every :: every]
     for number, (rows, keys) in enumerate(sizes):
         turn = number + 5 * index
         heads, heads_kv = _cycle(GROUPS, turn)
@@ -246,4 +253,20 @@ def sweep(index: int, spec: AttentionSpec) -> tuple[Case, ...]:
 
 def cases() -> tuple[Case, ...]:
     """Return the list that all devices share."""
-    return tuple(case for index, spec in enumerate(specs()) for case in sweep(index, spec))
+    return tuple(
+        case
+        for index, spec in enumerate(specs())
+        for case in sweep(index, spec, 1 if spec.dtype == "bf16" else 2)
+    )
+
+
+OTHER_DIMS = ((96, 96), (192, 128), (192, 192), (256, 256))  # (head_dim, head_dim_v)
+
+
+def cases_of_other_dims() -> tuple[Case, ...]:
+    """Return fewer cases of each other head dim with schedules of its own."""
+    found = tuple(
+        AttentionSpec(dtype=dtype, head_dim=d, head_dim_v=dv, **mask)
+        for (d, dv), dtype, mask in itertools.product(OTHER_DIMS, ("bf16", "fp16"), masks())
+    )
+    return tuple(case for index, spec in enumerate(found) for case in sweep(index, spec, 5))

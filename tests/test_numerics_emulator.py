@@ -1,4 +1,4 @@
-"""Every case of the generator on the emulator of both targets, against float64."""
+"""Every case of the generator on the emulator, against float64; see also test_gfx942_cases.py."""
 
 import numpy as np
 import pytest
@@ -25,10 +25,9 @@ def run(case: Case, target: str, schedule_index: int = 0, **options: int) -> Non
     case.check(result.o, result.lse)
 
 
-@pytest.mark.parametrize("target", TARGET_NAMES)
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
-def test_o_and_lse_are_right(case: Case, target: str) -> None:
-    run(case, target, seed=case.seed % 1000)
+def test_o_and_lse_are_right_on_sm90(case: Case) -> None:
+    run(case, "sm90", seed=case.seed % 1000)
 
 
 def alternative_runs() -> list[tuple[Case, str, int]]:
