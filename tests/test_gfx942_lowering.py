@@ -6,6 +6,7 @@ import itertools
 import pytest
 
 from fmhagen.compile import compile_source
+from fmhagen.compile.code_object import read_metadata
 from fmhagen.emission import emit_source
 from fmhagen.errors import CompilerNotFoundError, ScheduleError
 from fmhagen.lowering import lower
@@ -93,6 +94,27 @@ def test_no_instance_spills_or_uses_scratch(spec: AttentionSpec, compiler: str) 
         else:
             assert resources.registers <= GFX942.max_registers_per_thread // 2
             assert not resources.accumulator_registers
+
+
+@pytest.mark.parametrize("spec", SPECS[:2] + DEEP[:2], ids=repr)
+def test_a_code_object_takes_the_block_of_its_plan(spec: AttentionSpec) -> None:
+    # A launch hands over one address; HIP copies as many bytes as the code object says.
+    plan = lower(spec, default_schedule(spec, GFX942), GFX942)
+    try:
+        binary = compile_source(emit_source(plan), compiler="zig")
+    except CompilerNotFoundError as missing:
+        pytest.skip(str(missing))
+    (kernel,) = read_metadata(binary.image)["amdhsa.kernels"]
+    assert kernel[".name"] == plan.symbol
+    first, *hidden = kernel[".args"]
+    assert first[".offset"] == 0
+    assert first[".size"] == plan.params_bytes
+    assert first[".value_kind"] == "by_value"
+    for argument in hidden:
+        assert argument[".value_kind"].startswith("hidden_")
+        assert argument[".offset"] >= plan.params_bytes
+    assert kernel[".max_flat_workgroup_size"] == plan.threads
+    assert kernel[".wavefront_size"] == 64
 
 
 def test_a_number_of_the_plan_reaches_the_text_once() -> None:

@@ -114,6 +114,17 @@ def test_a_cold_call_in_capture_says_how_to_warm_up(setup: Setup) -> None:
     assert len(setup.hip.launches) == 2
 
 
+@pytest.mark.parametrize("writes_no_status", [False, True])
+def test_a_cold_call_on_the_legacy_stream_beside_a_capture_is_refused(
+    setup: Setup, writes_no_status: bool
+) -> None:
+    backend = HipBackend(setup.hip)
+    setup.hip.writes_no_status = writes_no_status
+    assert not backend.is_capturing(0, 0)
+    setup.hip.capturing = {0x51}
+    assert backend.is_capturing(0, 0)
+
+
 def test_a_refused_launch_names_the_code(setup: Setup) -> None:
     setup.hip.launch_code = hipError_t.hipErrorInvalidValue
     with pytest.raises(LaunchError, match="hipErrorInvalidValue"):

@@ -39,6 +39,7 @@ class FakeHip:
         self.launches: list[SimpleNamespace] = []
         self.modules: list[tuple[bytes, int]] = []
         self.launch_code = _OK
+        self.writes_no_status = False  # of a call that fails; the bindings then raise ValueError
 
     def hipInit(self, flags: int) -> tuple[Any, ...]:
         return (_OK,)
@@ -71,6 +72,8 @@ class FakeHip:
     def hipStreamIsCapturing(self, stream: int) -> tuple[Any, ...]:
         status = hipStreamCaptureStatus(1 if stream in self.capturing else 0)
         if stream == 0 and self.capturing:
+            if self.writes_no_status:
+                raise ValueError("32688 is not a valid hipStreamCaptureStatus")
             return hipError_t.hipErrorStreamCaptureImplicit, hipStreamCaptureStatus(0)
         return _OK, status
 
