@@ -40,18 +40,33 @@ def _less_keys(spec: AttentionSpec, depth: int) -> int:
     less = 16 if depth > 192 and mask is not None and not bounds_of(mask).exact else 0
     if score is None or not score.reads("q_idx", "kv_idx"):
         return less
-    if not any(n.op == "load" and n.reads("q_idx", "kv_idx") for n in walk(score)):
-        return 16 if depth > 128 else less
-    if depth <= 64:
-        return 32
-    return 64 if 96 < depth <= 192 else 32
+    loads = sum(n.op == "load" and n.reads("q_idx", "kv_idx") for n in walk(score))
+    is_long = sum(n.op != "load" and n.reads("score", "kv_idx") for n in walk(score)) > _LONG_SCORE
+    kind = 3 if loads and (is_long or loads > 1) else 2 if loads else 1 if is_long else 0
+    row = next(row for deepest, row in _NARROWER.items() if depth <= deepest)
+    return max(less, row[kind])
+
+
+# Operations of a score function beyond which it takes registers of its own: soft cap and ALiBi
+# together take fewer.
+_LONG_SCORE = 9
+
+# Keys less, by the deepest head, for a score function that is short, that is long, that reads an
+# element for each score, and that is long and reads one or reads several.
+_NARROWER = {
+    64: (0, 48, 32, 48),
+    96: (0, 64, 32, 80),
+    128: (0, 64, 64, 96),
+    192: (16, 48, 64, 80),
+    256: (16, 32, 32, 32),
+}
 
 
 def _narrowed(choice: Choice, less: int) -> Choice:
     """Return a choice whose steps are narrower."""
 
     def narrow(schedule: Schedule) -> Schedule:
-        tile_n = schedule.tile_n - less
+        tile_n = max(MATRIX_K, schedule.tile_n - less)
         skip = schedule.skip_hidden and tile_n >= GROUP_ROWS
         return dataclasses.replace(schedule, tile_n=tile_n, skip_hidden=skip)
 
@@ -97,6 +112,7 @@ def _has_short_tiles(spec: AttentionSpec) -> bool:
 
 
 GROUP_ROWS = 64  # of a consumer warpgroup
+MATRIX_K = 16  # keys of one matrix instruction of P V
 
 # (producer, consumer) registers a thread, by consumers: what the warpgroups enter with, dealt anew.
 _REGISTERS = {2: (40, 232), 3: (32, 160), 4: (32, 112)}
