@@ -28,6 +28,14 @@ class Choice:
     row: Row | None = None
 
 
+def is_crowded(spec: AttentionSpec, schedule: Schedule, target: Target) -> bool:
+    """Return whether vector work is longer than the matrix instructions that hide it."""
+    from fmhagen.lowering import lower
+
+    table = lower(spec, schedule, target).slot_table
+    return table is not None and len(table.overfull) * 4 > len(table.slots)
+
+
 def fits(spec: AttentionSpec, schedule: Schedule, target: Target) -> bool:
     """Return whether the lowering accepts a schedule."""
     from fmhagen.lowering import lower

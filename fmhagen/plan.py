@@ -16,6 +16,7 @@ from fmhagen.language import Language
 from fmhagen.params import ParamField as ParamField
 from fmhagen.params import pack_params as pack_params
 from fmhagen.schedule import Schedule
+from fmhagen.score_pair import ScorePair
 from fmhagen.slots import SlotTable
 from fmhagen.spec import AttentionSpec
 from fmhagen.split_plan import SplitPlan
@@ -125,6 +126,7 @@ class Plan:
         varlen: sequences are packed; a tile is of one of them.
         walks: the keys of a tile are not all those before an end: units are found one by one.
         asks_query: the score function, or a mask that is no range, is asked for query and key.
+        score_pair: the score function for two keys; None where it is printed for one, or not.
         clamps_keys: a key indexes a tensor of the mask or score function.
         longest_first: query tiles differ in work, the last ones of a sequence have the most.
         split: what a kernel over a key/value cache has besides; None for others.
@@ -187,6 +189,7 @@ class Plan:
     pairs: bool = False
     score_factor: str = "params.scale_log2"
     score_text: str = "scale_log2 * S"
+    score_pair: ScorePair | None = None
     slot_table: SlotTable | None = None
     round_call: str = ""
     uses_accumulation_registers: bool = False

@@ -67,6 +67,7 @@ class Atom:
         clk: clocks of the vector port.
         is_memory: whether it is a memory operation.
         latest: last slot in which it may stand.
+        earliest: first slot in which it may stand, if later than others of its kind.
     """
 
     call: str
@@ -75,6 +76,7 @@ class Atom:
     clk: int = 0
     is_memory: bool = False
     latest: int = 0
+    earliest: int = 0
 
     @property
     def statement(self) -> str:

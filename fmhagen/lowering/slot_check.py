@@ -21,6 +21,7 @@ def check_slot_table(shape: Shape, table: SlotTable) -> None:
     _check_fragments(shape, table, lines)
     _check_ahead(table, lines)
     _check_probabilities(lines)
+    _check_scores(shape, lines)
     _check_staging(lines)
 
 
@@ -110,6 +111,32 @@ def _check_probabilities(lines: list[_Line]) -> None:
             missing = {f"{atom.arguments[2]}[{i}]" for i in range(4)} - taken
             if missing:
                 raise ValueError(f"slot {slot}: {atom} before {sorted(missing)}")
+
+
+def _check_scores(shape: Shape, lines: list[_Line]) -> None:
+    """A score is whole before the score function begins, and through with it before its maximum."""
+    parts = len(shape.score_clks)
+    done: dict[tuple[str, ...], int] = {}
+    for place, (slot, atom) in enumerate(lines):
+        if atom.call == "modify" or atom.call.startswith("begin_score"):
+            pair = atom.arguments[:2]
+            part = parts - 1 if atom.call == "modify" else int(atom.call.rpartition("_")[2])
+            if done.get(pair, 0) != part:
+                raise ValueError(f"slot {slot}: {atom} out of order")
+            done[pair] = part + 1
+            if place < _last_product(lines, pair[0]):
+                raise ValueError(f"slot {slot}: {atom} before the scores are whole")
+        if atom.call == "track_maximum" and done.get(atom.arguments[1:], 0) != parts:
+            raise ValueError(f"slot {slot}: {atom} before the score function")
+
+
+def _last_product(lines: list[_Line], block: str) -> int:
+    """Return the place of the last matrix instruction that adds to a block."""
+    return max(
+        place
+        for place, (_, atom) in enumerate(lines)
+        if atom.call.startswith("multiply") and atom.arguments[0] == block
+    )
 
 
 def _check_staging(lines: list[_Line]) -> None:

@@ -22,7 +22,7 @@ class Shape:
         round_clk: vector work that rounds two numbers of P to one register.
         prefetch: fragments that reads of LDS run ahead.
         walks: whether units are found one by one, rather than one behind the other.
-        modify_clk: vector work of the score function for one score; 0 if there is none.
+        score_clks: vector work of the score function for two scores, part by part.
     """
 
     form: MatrixForm
@@ -35,7 +35,12 @@ class Shape:
     round_clk: int
     prefetch: int
     walks: bool = False
-    modify_clk: int = 0
+    score_clks: tuple[int, ...] = ()
+
+    @property
+    def score_clk(self) -> int:
+        """Vector work of the score function for two scores."""
+        return sum(self.score_clks)
 
     @property
     def key_fragments(self) -> int:

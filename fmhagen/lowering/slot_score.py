@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fmhagen.language import Language
 from fmhagen.lowering.slot_draft import Shape
 from fmhagen.slots import Atom
 
 VECTOR_CLK = 4  # a vector instruction of 64 lanes, also a packed one
 RAISE_CLK = 16  # v_exp_f32 and its kin, at a quarter of the rate
+MATRIX_LATENCY_CLK = 2 * 32  # from the last matrix instruction of S to the first use of S
 
 # Clocks of the vector port for one score, where an operation is more than one vector instruction.
 _CLK = {
@@ -27,30 +27,49 @@ _CLK = {
 }
 
 
-def modify_clk(language: Language) -> int:
-    """Return the clocks of the vector port that the score function takes for one score."""
-    if language.score is None:
-        return 0
-    work = sum(count * _CLK.get(op, VECTOR_CLK) for op, count in language.score_ops)
-    return VECTOR_CLK + work  # the scale comes first
+def one_clk(op: str) -> int:
+    """Return the clocks of the vector port that an operation takes for one score."""
+    return _CLK.get(op, VECTOR_CLK)
 
 
-def modify_atoms(shape: Shape, pair: int, latest: int) -> list[Atom]:
-    """Return the atoms of two scores: one if they fit a slot, else two."""
+def scores_at(shape: Shape, pair: int) -> int:
+    """Return the slot behind the last matrix instruction of a pair of scores of the next unit."""
+    blocks = shape.unit // 32
+    done = pair * blocks // (shape.unit // 4) + 1  # blocks of 32 keys
+    return shape.form.uses * shape.key_fragments * done // blocks
+
+
+def score_atoms(shape: Shape, latest: int) -> list[tuple[int, Atom]]:
+    """Return the atoms that the score function has for the next unit, with the pair of each.
+
+    NOTE: the parts of a pair stand apart, with parts of other pairs between them: what they give
+    has a latency.
+    """
+    pairs = shape.unit // 4
+    parts = len(shape.score_clks)
+    return [
+        (turn - part, _score_atom(shape, turn - part, part, latest))
+        for turn in range(pairs + parts - 1)
+        for part in range(parts)
+        if 0 <= turn - part < pairs
+    ]
+
+
+def _score_atom(shape: Shape, pair: int, part: int, latest: int) -> Atom:
     block, element = divmod(2 * pair, shape.form.rows**2 // 64)
     eight = pair // 4
-    row = eight % shape.form.lane_rows
     key = eight // shape.form.lane_rows * shape.form.span + pair % 4 * 2
-    count = 2 if 2 * shape.modify_clk <= shape.form.slot_clk else 1
-    return [
-        Atom(
-            call="modify",
-            arguments=(
-                *(f"s_next[{block}]", str(element + i), str(count)),
-                *("params", "visible", str(row), f"kv_idx + {key + i}"),
-            ),
-            clk=count * shape.modify_clk,
-            latest=latest,
-        )
-        for i in range(0, 2, count)
-    ]
+    is_last = part == len(shape.score_clks) - 1
+    before = (f"score_{pair}",) if part else ()
+    return Atom(
+        call="modify" if is_last else f"begin_score_{part}",
+        arguments=(
+            *(f"s_next[{block}]", str(element), "params", "visible", "keys"),
+            *(str(eight % shape.form.lane_rows), str(key)),
+            *before,
+        ),
+        result="" if is_last else f"{'' if part else 'f32x2 '}score_{pair}",
+        earliest=scores_at(shape, pair) + MATRIX_LATENCY_CLK // shape.form.clk,
+        clk=shape.score_clks[part],
+        latest=latest,
+    )

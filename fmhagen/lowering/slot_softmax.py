@@ -5,45 +5,55 @@ from __future__ import annotations
 import dataclasses
 
 from fmhagen.lowering.slot_draft import Draft, Shape
-from fmhagen.lowering.slot_score import RAISE_CLK, VECTOR_CLK, modify_atoms
+from fmhagen.lowering.slot_score import (
+    MATRIX_LATENCY_CLK,
+    RAISE_CLK,
+    VECTOR_CLK,
+    score_atoms,
+    scores_at,
+)
 from fmhagen.slots import Atom
-
-MATRIX_LATENCY_CLK = 2 * 32  # from the last matrix instruction of S to the first use of S
 
 
 def place_vector_work(shape: Shape, draft: Draft, second: int) -> None:
     """Place the exponentials of this unit, the score function and the maximum of the next one."""
     total = len(draft.atoms)
-    maxima = []
-    for i in range(shape.unit // 4):
-        maxima += modify_atoms(shape, i, total - 1) if shape.modify_clk else []
-        maxima.append(
-            Atom(
-                call="track_maximum",
-                arguments=(f"largest[{row_of(shape, i)}]", *score_of(shape, "s_next", i)),
-                clk=VECTOR_CLK,
-                latest=total - 1,
-            )
+    maxima = [
+        Atom(
+            call="track_maximum",
+            arguments=(f"largest[{row_of(shape, i)}]", *score_of(shape, "s_next", i)),
+            clk=VECTOR_CLK,
+            latest=total - 1,
         )
+        for i in range(shape.unit // 4)
+    ]
+    if shape.score_clks:
+        maxima = [
+            each
+            for pair, atom in score_atoms(shape, total - 1)
+            for each in ((atom, maxima[pair]) if atom.call == "modify" else (atom,))
+        ]
     maxima.append(
         Atom(
             call="any_outgrows",
             arguments=("w", "largest", "scale"),
-            result="bool grown" if shape.modify_clk else "const bool grown",
+            result="bool grown" if shape.score_clks else "const bool grown",
             clk=3 * VECTOR_CLK * shape.form.lane_rows,
             latest=total - 1,
         )
     )
     raises = _raise_atoms(shape, second)
+    latency = MATRIX_LATENCY_CLK // shape.form.clk
+    first = (second if not shape.score_clks else scores_at(shape, 0)) + latency
     # NOTE: the maxima first, since they can stand in the second phase alone.
-    _pace(shape, draft, maxima, second + MATRIX_LATENCY_CLK // shape.form.clk, total - 1)
+    _pace(shape, draft, maxima, first, total - 1)
     _pace(shape, draft, raises, 0, max(atom.latest for atom in raises))
 
 
 def softmax_clk(shape: Shape) -> int:
     """Return the clocks of the vector port that the softmax of a unit takes."""
     a_pair = 2 * RAISE_CLK + 3 * VECTOR_CLK + shape.round_clk  # scaled, summed, part of a maximum
-    modified = shape.unit // 2 * shape.modify_clk
+    modified = shape.unit // 4 * shape.score_clk
     return shape.unit // 4 * a_pair + 3 * VECTOR_CLK * shape.form.lane_rows + modified
 
 
@@ -132,6 +142,8 @@ def _pace(shape: Shape, draft: Draft, atoms: list[Atom], first: int, last: int) 
         while queue:
             atom = queue[0]
             is_due = (done + atom.clk * (1 - early)) * sum(room) <= work * passed
+            if slot < atom.earliest:
+                break
             fits = not draft.vector_clk[slot] or draft.vector_clk[slot] + atom.clk <= most
             if not ((is_due and fits) or any(other.latest <= slot for other in queue)):
                 break

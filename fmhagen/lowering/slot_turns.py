@@ -35,7 +35,7 @@ def softmax_atoms(shape: Shape, products_clk: int) -> tuple[Atom, ...]:
     """
     pairs = shape.unit // 4
     taking = max(PACE_CLK[0], VECTOR_CLK + shape.round_clk)
-    paced = pairs * (2 * RAISE_CLK + taking + PACE_CLK[1] + 2 * shape.modify_clk)
+    paced = pairs * (2 * RAISE_CLK + taking + PACE_CLK[1] + shape.score_clk)
     atoms = [scale_atom(shape, 0, "s_next")]
     if paced + STAGING_CLK + LONG_HANDOVER_CLK > products_clk:
         for i in range(pairs):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fmhagen.errors import ScheduleError
-from fmhagen.formula import score_of
 from fmhagen.grid import GridFormula
 from fmhagen.language import Language
 from fmhagen.lowering.common import LN2, LOG2E, symbol_of
@@ -195,7 +194,7 @@ def _constants(
             comment="O is rescaled when a maximum grew by more than 2^this",
         ),
         LN2,
-        *((LOG2E,) if spec.sink or score_of(spec) is not None else ()),
+        *((LOG2E,) if spec.sink else ()),
     )
 
 

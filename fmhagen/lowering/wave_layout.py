@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fmhagen.formula import score_of
 from fmhagen.lowering.common import LN2, LOG2E
 from fmhagen.lowering.wave_interleaved import (
     ELEMENT_BYTES,
@@ -146,5 +145,5 @@ def constants_of(
         real("ROUNDING_FACTOR", factor, "mean of p / rounded p"),
         real("ROUNDING_LOG2", math.log2(factor), "its log2, added to every exponent"),
         LN2,
-        *((LOG2E,) if spec.sink or score_of(spec) is not None else ()),
+        *((LOG2E,) if spec.sink else ()),
     )

@@ -6,12 +6,16 @@ of another group of waves. They have in common how units lie in LDS and who hold
 
 from __future__ import annotations
 
+import math
+
 from fmhagen.errors import ScheduleError
+from fmhagen.formula import mask_of, score_of
 from fmhagen.grid import GridFormula
 from fmhagen.lowering.common import symbol_of
 from fmhagen.lowering.language import lower_language
+from fmhagen.lowering.score_pair import make_score_pair
 from fmhagen.lowering.slot_draft import Shape
-from fmhagen.lowering.slot_score import VECTOR_CLK, modify_clk
+from fmhagen.lowering.slot_score import VECTOR_CLK
 from fmhagen.lowering.slot_turns import make_turns_table
 from fmhagen.lowering.slots import make_slot_table
 from fmhagen.lowering.wave_interleaved import (
@@ -23,8 +27,9 @@ from fmhagen.lowering.wave_interleaved import (
     wave_params,
 )
 from fmhagen.lowering.wave_layout import Staging, constants_of, shared_map, staging_of
-from fmhagen.plan import Plan, pack_params
+from fmhagen.plan import Constant, Plan, pack_params
 from fmhagen.schedule import MainLoop, Matrix, Rescale, Schedule
+from fmhagen.score_pair import ScorePair
 from fmhagen.slots import FORMS
 from fmhagen.spec import AttentionSpec, Rounding
 from fmhagen.targets import Target
@@ -33,11 +38,12 @@ SIMDS = 4
 GROUPS = 2
 _PIPELINED = "use main_loop='wave_pipelined'"
 # Row statistics, loop state, and what a compiler keeps besides: read from the code objects of all
-# compilers, for kernels that come close to the limit.
-SPARE_REGISTERS = 45
-SPARE_REGISTERS_OF_GROUPS = {32: 36, 64: 42}  # by the keys of a unit
+# compilers, for kernels that come close to the limit. By the keys of a unit.
+SPARE_REGISTERS = {32: 45, 64: 26}
+SPARE_REGISTERS_OF_GROUPS = {32: 36, 64: 42}
 SPARE_REGISTERS_OF_SECOND_ROW = 24
 SPARE_REGISTERS_OF_LANGUAGE = 4  # score functions, packed sequences
+SCORE_REGISTERS = 4  # for each number that the score function carries from key to key
 
 # The mean of p / truncated p over a mantissa of 7 bits, for P as it comes out of exp2, and of 10.
 TRUNCATION_FACTOR = 1.00282
@@ -72,6 +78,8 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
     round_call, round_clk, factor = _ROUNDINGS[str(spec.dtype), rounding]
     form = FORMS[schedule.matrix]
     language = lower_language(spec)
+    score = score_of(spec)
+    pair = None if score is None else make_score_pair(score, mask_of(spec))
     shape = Shape(
         form=form,
         unit=schedule.tile_n // 2,
@@ -83,14 +91,21 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         round_clk=round_clk,
         prefetch=schedule.prefetch,
         walks=not language.right_only,
-        modify_clk=modify_clk(language),
+        score_clks=() if pair is None else pair.clks,
     )
     try:
         table = make_turns_table(shape) if has_two_groups else make_slot_table(shape)
     except ValueError as error:
         hint = "use a smaller prefetch"
         raise ScheduleError("prefetch", schedule.prefetch, str(error), hint) from error
-    waves_per_simd = _waves_per_simd(spec, schedule, target, staging, table.fragments)
+    waves_per_simd = _waves_per_simd(
+        spec,
+        schedule,
+        target,
+        staging,
+        table.fragments,
+        0 if pair is None else len(pair.positions),
+    )
     if has_two_groups and shape.walks:
         limit = "goes over all keys, or over those up to a last one; this mask leaves others out"
         raise ScheduleError("main_loop", str(schedule.main_loop), limit, _PIPELINED)
@@ -125,7 +140,8 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         threads=schedule.consumers * WAVE_LANES,
         constants=constants_of(
             spec, schedule, shared, staging, form, (table.fragments, waves_per_simd, factor)
-        ),
+        )
+        + (() if pair is None else (_score_log2(pair),)),
         params=params,
         params_bytes=params_bytes,
         tensor_maps=(),
@@ -150,6 +166,7 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         walks=not language.right_only,
         asks_query=asks_query(language),
         clamps_keys=clamps_keys(language),
+        score_pair=pair,
         ping_pong=schedule.ping_pong,
         slot_table=table,
         has_two_groups=has_two_groups,
@@ -161,6 +178,14 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         value_keys_are_four=staging.v_keys == 4,
         map_rows=WAVE_ROWS if language.mapped else 0,
         map_keys=schedule.tile_n // 2 if language.mapped else 0,
+    )
+
+
+def _score_log2(pair: ScorePair) -> Constant:
+    """Return the factor from what the score function leaves to powers of 2."""
+    comment = "log2(e), and the factor that the score function leaves out"
+    return Constant(
+        ctype="f32", name="SCORE_LOG2", value=pair.factor * math.log2(math.e), comment=comment
     )
 
 
@@ -200,7 +225,7 @@ def _check_groups(schedule: Schedule) -> None:
 
 def _spare_registers(spec: AttentionSpec, schedule: Schedule) -> int:
     if schedule.main_loop != MainLoop.WAVE_PING_PONG:
-        return SPARE_REGISTERS
+        return SPARE_REGISTERS[schedule.tile_n // 2]
     spare = SPARE_REGISTERS_OF_GROUPS[schedule.tile_n // 2]
     if schedule.matrix != Matrix.WIDE:
         spare += SPARE_REGISTERS_OF_SECOND_ROW
@@ -210,7 +235,12 @@ def _spare_registers(spec: AttentionSpec, schedule: Schedule) -> int:
 
 
 def _waves_per_simd(
-    spec: AttentionSpec, schedule: Schedule, target: Target, staging: Staging, fragments: int
+    spec: AttentionSpec,
+    schedule: Schedule,
+    target: Target,
+    staging: Staging,
+    fragments: int,
+    positions: int,
 ) -> int:
     """Return how many waves a SIMD holds, by the registers that they need.
 
@@ -223,6 +253,7 @@ def _waves_per_simd(
     staged = 4 * staging.k_pieces + staging.v_keys * staging.v_pieces
     places = 2 * staging.k_pieces + (staging.v_keys + 2) * staging.v_pieces + 4 + unit // 16
     need = operands + staged + places + _spare_registers(spec, schedule)
+    need += SCORE_REGISTERS * positions
     least = -(-schedule.consumers // SIMDS)
     waves = max(least, min(2, target.max_registers_per_thread // need))
     available = target.max_registers_per_thread // waves

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from fmhagen.choice import Choice, fits
+from fmhagen.choice import Choice, fits, is_crowded
 from fmhagen.schedule import MainLoop, Matrix, Schedule
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 
 _PIPELINED, _GROUPS = MainLoop.WAVE_PIPELINED, MainLoop.WAVE_PING_PONG
 _PREFETCHES = (7, 5, 4, 3, 2)
+_TOO_LONG = "the score function of 32 keys is longer than their P V hides"
 
 
 def choose_wave_pipelined(spec: AttentionSpec, target: Target) -> Choice:
@@ -21,13 +22,17 @@ def choose_wave_pipelined(spec: AttentionSpec, target: Target) -> Choice:
         wished += [_schedule(_GROUPS, 8, tile_n, prefetch) for prefetch in _PREFETCHES]
     wished.append(_schedule(_PIPELINED, 4, 64, 7))
     best = next(wish for wish in wished if fits(spec, wish, target))
+    shorter = best
+    if tile_n == 64 and is_crowded(spec, best, target):
+        wides = [_schedule(_PIPELINED, 8, 128, prefetch) for prefetch in (3, 2)]
+        best = next((wish for wish in wides if fits(spec, wish, target)), best)
     others = (
         (next((wish for wish in wishes if fits(spec, wish, target)), best), why)
-        for wishes, why in _others(tile_n, is_narrow)
+        for wishes, why in (((shorter,), _TOO_LONG), *_others(tile_n, is_narrow))
     )
     return Choice(
         schedule=best,
-        reasons=_reasons(best),
+        reasons=_reasons(best, is_longer=best != shorter),
         rejected=tuple((other, why) for other, why in others if other != best),
     )
 
@@ -45,7 +50,7 @@ def _schedule(
     )
 
 
-def _reasons(best: Schedule) -> tuple[str, ...]:
+def _reasons(best: Schedule, *, is_longer: bool) -> tuple[str, ...]:
     unit = best.tile_n // 2
     if best.main_loop == _GROUPS:
         waves = (
@@ -61,7 +66,10 @@ def _reasons(best: Schedule) -> tuple[str, ...]:
         " registers"
     )
     order = f"tile_n {best.tile_n}: the softmax of {unit} keys stands between the matrix"
-    return waves, f"{order} instructions of the next", _prefetch(best)
+    order += " instructions of the next"
+    if is_longer:
+        order += ", and the score function of the first 32 beside Q K^T of the others"
+    return waves, order, _prefetch(best)
 
 
 def _prefetch(best: Schedule) -> str:

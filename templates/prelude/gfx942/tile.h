@@ -138,6 +138,18 @@ FMHAGEN_DEVICE f32 tanh_approx(f32 x) {
   return 1.0f - 2.0f * reciprocal_approx(1.0f + exp2_approx(2.8853901f * x));
 }
 
+// 2^x of two numbers.
+FMHAGEN_DEVICE f32x2 exp2_pair(f32x2 x) {
+  const f32x2 powers = {exp2_approx(x[0]), exp2_approx(x[1])};
+  return powers;
+}
+
+// 1 / x of two numbers.
+FMHAGEN_DEVICE f32x2 reciprocal_pair(f32x2 x) {
+  const f32x2 inverse = {reciprocal_approx(x[0]), reciprocal_approx(x[1])};
+  return inverse;
+}
+
 // 1 / x, or 0 where x is 0: of the row sum of a row that saw no key.
 FMHAGEN_DEVICE f32 inverse_or_zero(f32 x) {
   return x == 0.0f ? 0.0f : reciprocal_approx(x);
