@@ -9,29 +9,39 @@ end is left to the exponential.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fmhagen.expr.cxx import text_of, wrapped
 from fmhagen.expr.cxx_place import place_names
-from fmhagen.expr.linear import linear
 from fmhagen.expr.naming import names_of
 from fmhagen.expr.nodes import Node, Type, walk
 from fmhagen.lowering.score_split import Statement, split_score
+from fmhagen.lowering.score_terms import (
+    PRODUCT,
+    SUM,
+    WHOLE,
+    Text,
+    as_factor,
+    as_whole,
+    is_packed,
+    is_paired,
+    is_product,
+    is_score,
+    numbers_of,
+    product_of,
+    slope_of,
+    without_factor,
+)
 from fmhagen.lowering.slot_score import RAISE_CLK, VECTOR_CLK, one_clk
 from fmhagen.score_pair import Position, ScorePair
 
-_SUM, _PRODUCT, _WHOLE = 12, 13, 20  # how tightly a text binds
 _LOG2_E = 1.4426950408889634
-_PACKED = ("add", "sub", "mul", "neg")
 # Functions of a pair: by what their operand is multiplied before, and what they cost then.
 _OF_PAIRS = {
     "exp": ("exp2_pair", _LOG2_E, 2 * RAISE_CLK),
     "exp2": ("exp2_pair", 1.0, 2 * RAISE_CLK),
 }
 _WORDS = ("raw", "score", "kv_idx", "q_idx", "params", "place", "key", "row", "keys")
-
-Text = tuple[str, int]
 
 
 def make_score_pair(score: Node, mask: Node | None) -> ScorePair:
@@ -41,11 +51,11 @@ def make_score_pair(score: Node, mask: Node | None) -> ScorePair:
         score: the score function.
         mask: the mask, which shares the place of a tile of work with it.
     """
-    factor, inner = _without_factor(score)
+    factor, inner = without_factor(score)
     members = place_names(*(node for node in (mask, score) if node is not None))
     printer = _Printer(root=inner, members=members)
     result = printer.pair(inner)[0]
-    if not _is_paired(inner):
+    if not is_paired(inner):
         result = f"f32x2{{{result}, {result}}}"
     positions = tuple(
         Position(
@@ -63,55 +73,6 @@ def make_score_pair(score: Node, mask: Node | None) -> ScorePair:
     )
 
 
-def _without_factor(score: Node) -> tuple[float, Node]:
-    """Split off the constant factors above 0 that a score ends with."""
-    factor, inner = 1.0, score
-    while inner.op == "mul":
-        constants = [arg for arg in inner.args if arg.is_const and 1e-6 < arg.value < 1e6]
-        if not constants:
-            break
-        factor *= constants[0].value
-        inner = inner.args[1] if inner.args[0] is constants[0] else inner.args[0]
-    return factor, inner
-
-
-def _is_paired(node: Node) -> bool:
-    """Return whether an expression differs from key to key."""
-    return node.reads("score", "kv_idx")
-
-
-def _is_score(node: Node) -> bool:
-    return node.op == "leaf" and node.value == "score"
-
-
-def _is_packed(node: Node) -> bool:
-    """Return whether an expression is arithmetic of pairs; some divisions are products."""
-    return node.type == Type.F32 and (
-        node.op in _PACKED or (node.op == "div" and not _is_paired(node.args[1]))
-    )
-
-
-def _numbers_of(node: Node) -> Iterator[Node]:
-    """Yield the fp32 pairs that an expression takes apart: its operands, below whole numbers."""
-    for arg in node.args:
-        if not _is_paired(arg):
-            continue
-        if arg.type == Type.F32:
-            yield arg
-        else:
-            yield from _numbers_of(arg)
-
-
-def _position(node: Node) -> int | None:
-    """Return by how much a converted whole number grows with the key, or None if unevenly."""
-    if node.op != "cast" or node.type != Type.F32 or node.args[0].type != Type.I32:
-        return None
-    form = linear(node.args[0])
-    slopes = [count for term, count in form.terms.items() if _is_paired(term)]
-    is_even = all(term.op == "leaf" or not _is_paired(term) for term in form.terms)
-    return slopes[0] if len(slopes) == 1 and is_even and abs(slopes[0]) < 2**16 else None
-
-
 @dataclass(slots=True, kw_only=True)
 class _Printer:
     root: Node
@@ -124,7 +85,7 @@ class _Printer:
 
     def __post_init__(self) -> None:
         """Print a statement for what is used twice, taken apart or not packed, operands first."""
-        nodes = [node for node in walk(self.root) if _is_paired(node)]
+        nodes = [node for node in walk(self.root) if is_paired(node)]
         self._define_loads()
         self.singles = (dict(self.members), dict(self.members))
         for node in nodes:
@@ -135,14 +96,14 @@ class _Printer:
         names = names_of(tuple(node for node in nodes if node in named), taken)
         for node in nodes:
             if node in named:
-                self._define(node, "score" if _is_score(node) else names[node])
+                self._define(node, "score" if is_score(node) else names[node])
 
     def _define_loads(self) -> None:
         """Read what is the same for all keys of a row, ahead of what may be left out."""
         loads = tuple(
             node
             for node in walk(self.root)
-            if node.op == "load" and not _is_paired(node) and node not in self.members
+            if node.op == "load" and not is_paired(node) and node not in self.members
         )
         self.members = dict(self.members)
         for node, name in names_of(loads, _WORDS).items():
@@ -155,8 +116,8 @@ class _Printer:
         for node in nodes:
             for arg in node.args:
                 uses[arg] = uses.get(arg, 0) + 1
-            if node.type != Type.F32 or not (_is_packed(node) or node.op in (*_OF_PAIRS, "tanh")):
-                apart |= set(_numbers_of(node))
+            if node.type != Type.F32 or not (is_packed(node) or node.op in (*_OF_PAIRS, "tanh")):
+                apart |= set(numbers_of(node))
         return {
             node
             for node in nodes
@@ -165,36 +126,34 @@ class _Printer:
             or (
                 node.type == Type.F32
                 and node is not self.root
-                and not _is_score(node)
-                and _position(node) is None
-                and (uses.get(node, 0) > 1 or not _is_packed(node))
+                and not is_score(node)
+                and slope_of(node) is None
+                and (uses.get(node, 0) > 1 or not is_packed(node))
             )
         }
 
     def pair(self, node: Node) -> Text:
         """Return an fp32 expression for both keys, or a single number if it is the same."""
         if node in self.pairs:
-            return self.pairs[node], _WHOLE
-        if not _is_paired(node):
+            return self.pairs[node], WHOLE
+        if not is_paired(node):
             text, level = text_of(node, self.members)
-            return (text if level > _PRODUCT else f"({text})"), _WHOLE
-        if _is_score(node) or node.op in ("mul", "div"):
+            return (text if level > PRODUCT else f"({text})"), WHOLE
+        if is_score(node) or node.op in ("mul", "div"):
             return (
-                self._product(node, 1.0)
-                if _is_packed(node) or _is_score(node)
-                else self._apart(node)
+                self._product(node, 1.0) if is_packed(node) or is_score(node) else self._apart(node)
             )
         if node.op in ("add", "sub"):
             left, right = (self.pair(arg) for arg in node.args)
             # NOTE: a sum with a product is one instruction.
-            products = [arg for arg in node.args if arg not in self.pairs and _is_product(arg)]
+            products = [arg for arg in node.args if arg not in self.pairs and is_product(arg)]
             self.clk += 0 if products else VECTOR_CLK
             if node.op == "add":
-                return f"{left[0]} + {right[0]}", _SUM
-            return f"{left[0]} - {_whole(right)}", _SUM
+                return f"{left[0]} + {right[0]}", SUM
+            return f"{left[0]} - {as_whole(right)}", SUM
         if node.op == "neg":
-            return f"-{_whole(self.pair(node.args[0]))}", _PRODUCT
-        position = _position(node)
+            return f"-{as_whole(self.pair(node.args[0]))}", PRODUCT
+        position = slope_of(node)
         if position is not None:
             return self._at_position(node, position)
         if node.op == "tanh":  # 1 - 2 / (1 + e^2x)
@@ -205,28 +164,28 @@ class _Printer:
             self.clk += VECTOR_CLK + 2 * RAISE_CLK
             self._state("f32x2", name, f"reciprocal_pair({self.lines[-1].name} + 1.0f)")
             self.clk += VECTOR_CLK
-            return f"1.0f - 2.0f * {name}", _SUM
+            return f"1.0f - 2.0f * {name}", SUM
         if node.op in _OF_PAIRS:
             call, factor, clk = _OF_PAIRS[node.op]
             operand = self._product(node.args[0], factor)[0]
             self.clk += clk
-            return f"{call}({operand})", _WHOLE
+            return f"{call}({operand})", WHOLE
         return self._apart(node)
 
     def _product(self, node: Node, factor: float) -> Text:
         """Return factor * node; the factors that are the same for all keys go together."""
         others: list[str] = []
         while node not in self.pairs:
-            if _is_score(node):
-                return self._times(("raw", _WHOLE), ["visible.scale", *others], factor)
+            if is_score(node):
+                return self._times(("raw", WHOLE), ["visible.scale", *others], factor)
             if node.op == "div" and node.args[1].is_const and node.args[1].value:
                 factor /= node.args[1].value
                 node = node.args[0]
-            elif node.op == "div" and not _is_paired(node.args[1]):
+            elif node.op == "div" and not is_paired(node.args[1]):
                 others.append(f"reciprocal_approx({self.pair(node.args[1])[0]})")
                 node = node.args[0]
-            elif node.op == "mul" and not all(map(_is_paired, node.args)):
-                same = node.args[1] if _is_paired(node.args[0]) else node.args[0]
+            elif node.op == "mul" and not all(map(is_paired, node.args)):
+                same = node.args[1] if is_paired(node.args[0]) else node.args[0]
                 if same.is_const:
                     factor *= same.value
                 else:
@@ -236,21 +195,21 @@ class _Printer:
                 left, right = (self.pair(arg) for arg in node.args)
                 self.clk += VECTOR_CLK
                 return self._times(
-                    (f"{_factor(left)} * {_factor(right)}", _PRODUCT), others, factor
+                    (f"{as_factor(left)} * {as_factor(right)}", PRODUCT), others, factor
                 )
             else:
                 break
-        slope = _position(node)
+        slope = slope_of(node)
         if slope is not None and node not in self.pairs and (others or factor != 1.0):
-            return self._at_position(node, slope, _together(others, factor))
+            return self._at_position(node, slope, product_of(others, factor))
         return self._times(self.pair(node), others, factor)
 
     def _times(self, pair: Text, others: list[str], factor: float) -> Text:
-        together = _together(others, factor)
+        together = product_of(others, factor)
         if not together:
             return pair
         self.clk += VECTOR_CLK
-        return f"{_factor(pair)} * {together}", _PRODUCT
+        return f"{as_factor(pair)} * {together}", PRODUCT
 
     def _at_position(self, node: Node, slope: int, factor: str = "") -> Text:
         at_key = f"static_cast<f32>({text_of(node.args[0], self.members)[0]})"
@@ -261,7 +220,7 @@ class _Printer:
         if position not in self.positions:
             self.positions.append(position)
             self.clk += VECTOR_CLK  # for the next pair
-        return f"keys.position_{self.positions.index(position)}[row]", _WHOLE
+        return f"keys.position_{self.positions.index(position)}[row]", WHOLE
 
     def _define(self, node: Node, name: str) -> None:
         if node.type != Type.F32:
@@ -281,7 +240,7 @@ class _Printer:
 
     def _apart(self, node: Node) -> Text:
         """Return an fp32 expression that is computed for one key after the other."""
-        return f"f32x2{{{', '.join(self._texts(node))}}}", _WHOLE
+        return f"f32x2{{{', '.join(self._texts(node))}}}", WHOLE
 
     def _texts(self, node: Node) -> list[str]:
         found: set[Node] = set()
@@ -290,7 +249,7 @@ class _Printer:
             below = stack.pop()
             if (
                 below not in found
-                and _is_paired(below)
+                and is_paired(below)
                 and (below is node or below not in self.singles[0])
             ):
                 found.add(below)
@@ -308,21 +267,3 @@ class _Printer:
             if arg.op == "leaf" and arg.value == "kv_idx"
         }
         return {**names, **changed}
-
-
-def _together(others: list[str], factor: float) -> str:
-    """Return a product of numbers as one factor, or "" for 1."""
-    factors = others + ([f"{factor!r}f"] if factor != 1.0 else [])
-    return factors[0] if len(factors) == 1 else f"({' * '.join(factors)})" if factors else ""
-
-
-def _is_product(node: Node) -> bool:
-    return _is_score(node) or node.op in ("mul", "div")
-
-
-def _factor(text: Text) -> str:
-    return text[0] if text[1] >= _PRODUCT else f"({text[0]})"
-
-
-def _whole(text: Text) -> str:
-    return text[0] if text[1] >= _WHOLE else f"({text[0]})"
