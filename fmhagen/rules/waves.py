@@ -15,15 +15,17 @@ _TOO_LONG = "the score function of 32 keys is longer than their P V hides"
 def choose_wave_pipelined(spec: AttentionSpec, target: Target) -> Choice:
     """Return the schedule of a spec that a target supports, with the reasons."""
     is_narrow = max(spec.d, spec.dv) <= 64
-    tile_n = 128 if is_narrow else 64
-    wished = [_schedule(_PIPELINED, 8, tile_n, prefetch) for prefetch in (7, 5, 3)]
-    # NOTE: nobody knows what registers a user's function takes; these loops have few to spare.
-    if spec.score_mod is None:
+    # NOTE: nobody knows what registers a user's function takes, so some are left to it.
+    is_known = spec.score_mod is None
+    tile_n = 128 if is_narrow and is_known else 64
+    prefetches = (7, 5, 3) if is_known else (3,)
+    wished = [_schedule(_PIPELINED, 8, tile_n, prefetch) for prefetch in prefetches]
+    if is_known:
         wished += [_schedule(_GROUPS, 8, tile_n, prefetch) for prefetch in _PREFETCHES]
-    wished.append(_schedule(_PIPELINED, 4, 64, 7))
+    wished.append(_schedule(_PIPELINED, 4, 64, prefetches[0]))
     best = next(wish for wish in wished if fits(spec, wish, target))
     shorter = best
-    if tile_n == 64 and is_crowded(spec, best, target):
+    if is_known and tile_n == 64 and is_crowded(spec, best, target):
         wides = [_schedule(_PIPELINED, 8, 128, prefetch) for prefetch in (3, 2)]
         best = next((wish for wish in wides if fits(spec, wish, target)), best)
     others = (
