@@ -249,6 +249,16 @@ class Plan:
         return " % (1u << 14)" if self.clustered else ""
 
     @property
+    def load_query_call(self) -> str:
+        """The function that loads a tile of Q."""
+        return "load_packed" if self.varlen else "load_tile"
+
+    @property
+    def load_call(self) -> str:
+        """The function that loads a tile of K or V."""
+        return "load_share" if self.clustered else self.load_query_call
+
+    @property
     def walker(self) -> str:
         """The function that numbers what walks over the tiles of work."""
         return "cluster_index" if self.clustered else "block_index"

@@ -162,8 +162,8 @@ FAULTS = (
     wrong(
         "packed",
         "rows_of_the_sequence_before",
-        "params.total_q - rows_of(params, tile) + tile.m_first",
-        "params.total_q - rows_of(params, tile) + tile.m_first - 1",
+        "PACKED_ROWS - rows_of(params, tile) + tile.m_first",
+        "PACKED_ROWS - rows_of(params, tile) + tile.m_first - 1",
         READS,
     ),
     wrong(

@@ -206,15 +206,20 @@ def test_packed_sequences(name: str) -> None:
     check_loads(problem, run(problem))
 
 
-@pytest.mark.parametrize("store", list(Store))
 @pytest.mark.parametrize("name", ["full", "causal"])
-def test_rows_in_use(name: str, store: Store) -> None:
+def test_rows_in_use(name: str) -> None:
     """Rows out of use hold NaN, have no effect, and are not written."""
     spec = spec_of(varlen=True, **PACKED[name])
     used = tuple((rows * 2 // 3, keys // 2) for rows, keys in LENGTHS)
     problem = Problem(name=name, spec=spec, lengths=LENGTHS, used=used)
-    schedule = dataclasses.replace(default_schedule(spec, SM90), store=store, q_stages=2)
-    check_loads(problem, run(problem, schedule))
+    check_loads(problem, run(problem))
+
+
+def test_packed_rows_leave_from_registers() -> None:
+    spec = spec_of(varlen=True)
+    schedule = dataclasses.replace(default_schedule(spec, SM90), store=Store.STAGED)
+    with pytest.raises(ScheduleError, match="store='direct'"):
+        plan_of(spec, "sm90", schedule)
 
 
 @pytest.mark.parametrize("causal", [False, True])

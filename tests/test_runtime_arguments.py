@@ -19,7 +19,7 @@ from fmhagen.runtime.arguments import Arguments
 from fmhagen.runtime.base import Memories
 from fmhagen.runtime.calls import Calls
 from fmhagen.runtime.emulator import encode_tensor_map
-from fmhagen.runtime.launch_values import Operand, Value
+from fmhagen.runtime.launch_values import PACKED_ROWS, Operand, Value
 from fmhagen.runtime.launcher import Launcher
 from fmhagen.runtime.tensors import Memory, TensorView
 from fmhagen.spec import AttentionSpec
@@ -50,7 +50,11 @@ def plan_of(spec: AttentionSpec) -> Plan:
         fields += (("const f32*", "sinks", ""),)
     params, size = pack_params(fields)
     base = lower(DENSE)
-    maps = tuple(m for m in base.tensor_maps if m.field in ("q_map", "k_map"))
+    maps = tuple(
+        dataclasses.replace(m, box=(*m.box, *((1,) if spec.varlen else ())))
+        for m in base.tensor_maps
+        if m.field in ("q_map", "k_map")
+    )
     return dataclasses.replace(base, spec=spec, params=params, params_bytes=size, tensor_maps=maps)
 
 
@@ -91,7 +95,7 @@ class Recorder:
 
     def map_encoder(self, map_plan: TensorMapPlan, operand: Operand) -> Callable[[int], bytes]:
         return lambda address: encode_tensor_map(
-            address=address + operand.map_offset_bytes,
+            address=address,
             element_bytes=2,
             sizes=operand.map_sizes,
             stride_bytes=operand.map_strides_bytes,
@@ -139,7 +143,7 @@ def map_of(encoded: Value) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     """Return base, sizes and strides of a map of the emulator."""
     assert isinstance(encoded, bytes)
     words = np.frombuffer(encoded, np.uint64)
-    return int(words[1]), tuple(map(int, words[4:8])), tuple(map(int, words[9:12]))
+    return int(words[1]), tuple(map(int, words[4:9])), tuple(map(int, words[9:13]))
 
 
 def field(plan: Plan, name: str) -> ParamField:
@@ -187,7 +191,7 @@ def test_packed_sequences_reach_the_block() -> None:
 
 
 def test_a_map_of_packed_rows_ends_where_any_sequence_ends() -> None:
-    """Row `total - length + m` at `end` is row m of a sequence, whose end is the map's."""
+    """Row `2^30 - length + m` at `end` is row m of a sequence, whose end is the map's."""
     setup = Setup(PACKED)
     _, k, v = packed()
     wide = rows(7, 8)
@@ -195,15 +199,15 @@ def test_a_map_of_packed_rows_ends_where_any_sequence_ends() -> None:
     for name, tensor, total in (("q_map", wide[:, ::2], 7), ("k_map", k, 11)):
         base, sizes, strides = map_of(setup.last.values[name])
         row, head = tensor.strides[0], tensor.strides[1]
-        assert sizes == (64, total, tensor.shape[1], total + 1)
-        assert strides == (row, head, row)
+        assert base == tensor.ctypes.data
+        assert sizes == (64, PACKED_ROWS, tensor.shape[1], total + 1, PACKED_ROWS + 1)
+        assert strides == (row, head, row, 2**34 - row)
         for start, end in ((0, 3), (3, 5), (5, 5), (5, total)):
             for m in range(end - start):
-                coordinate = total - (end - start) + m
+                coordinate = PACKED_ROWS - (end - start) + m
                 assert coordinate < sizes[1]
-                address = base + coordinate * row + end * row
-                assert address == tensor.ctypes.data + (start + m) * row
-            assert total - (end - start) + (end - start) == sizes[1]
+                address = base + coordinate * row + end * row + PACKED_ROWS * strides[3]
+                assert address % 2**64 == tensor.ctypes.data + (start + m) * row
 
 
 @pytest.mark.parametrize("layout", ["bshd", "bhsd"])
@@ -234,10 +238,10 @@ def test_no_keys_at_all_still_have_an_address_and_one_row() -> None:
     setup = Setup(PACKED)
     q, k, v = packed(k=0)
     setup.call(q, k, v, extras={"cu_seqlens_q": offsets(3, 7), "cu_seqlens_k": offsets(0, 0)})
-    base, sizes, strides = map_of(setup.last.values["k_map"])
+    base, sizes, _ = map_of(setup.last.values["k_map"])
     assert setup.last.values["total_k"] == 1
-    assert sizes[1:] == (1, 2, 2)
-    assert base + strides[0] == q.ctypes.data
+    assert sizes[1:4] == (PACKED_ROWS, 2, 2)
+    assert base == q.ctypes.data
 
 
 @pytest.mark.parametrize("ends", [(), (0,), (0, 0)])

@@ -77,6 +77,9 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
     if schedule.cluster > 1 and (spec.varlen or not language.right_only):
         limit = "blocks of a cluster visit the same keys, from the first one on, of one sequence"
         raise ScheduleError("cluster", schedule.cluster, limit, "use cluster=1")
+    if spec.varlen and schedule.store == Store.STAGED:
+        limit = "packed rows leave from registers, as a copy would reach into the next sequence"
+        raise ScheduleError("store", str(schedule.store), limit, "use store='direct'")
     if spec.varlen:
         shared, shared_bytes = add_order(shared, shared_bytes, target)
     element = {"bf16": "bf16", "fp16": "f16"}[spec.dtype]
@@ -94,7 +97,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         constants=_constants(spec, schedule, language, shared, target),
         params=params,
         params_bytes=params_bytes,
-        tensor_maps=_tensor_maps(schedule),
+        tensor_maps=_tensor_maps(spec, schedule),
         shared=shared,
         shared_bytes=shared_bytes,
         shared_is_dynamic=True,
@@ -252,7 +255,7 @@ def _constants(
     )
 
 
-def _tensor_maps(schedule: Schedule) -> tuple[TensorMapPlan, ...]:
+def _tensor_maps(spec: AttentionSpec, schedule: Schedule) -> tuple[TensorMapPlan, ...]:
     share = schedule.tile_n // schedule.cluster
     q_rows = GROUP_ROWS if schedule.split_q else schedule.tile_m
     rows = {"q": q_rows, "k": share, "v": share, "o": schedule.tile_m}
@@ -260,7 +263,7 @@ def _tensor_maps(schedule: Schedule) -> tuple[TensorMapPlan, ...]:
         TensorMapPlan(
             field=f"{tensor}_map",
             tensor=tensor,
-            box=(BOX_COLUMNS, count, 1, 1),
+            box=(BOX_COLUMNS, count, 1, 1, *((1,) if spec.varlen else ())),
             swizzle_bytes=SWIZZLE_BYTES,
         )
         for tensor, count in rows.items()

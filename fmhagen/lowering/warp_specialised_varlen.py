@@ -8,6 +8,7 @@ from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 
 NUMBER_BYTES = 4
+PACKED_ROWS = 2**30  # as the launcher encodes the maps
 MOST_PLACES = 2048  # 16 KiB of shared memory; more sequences share a place
 LEAST_PLACES = 64
 
@@ -51,6 +52,12 @@ def order_constants(
     places = next(r.size_bytes // NUMBER_BYTES for r in regions if r.name == "SMEM_ORDER")
     keys = l2_bytes // ((spec.d + spec.dv) * 2)
     return (
+        Constant(
+            ctype="u32",
+            name="PACKED_ROWS",
+            value=PACKED_ROWS,
+            comment="rows of the tensor maps of packed rows",
+        ),
         Constant(ctype="u32", name="ORDERED", value=places, comment="places of the order"),
         Constant(ctype="u32", name="SECTION_KEYS", value=keys, comment="K and V that L2 holds"),
     )

@@ -20,7 +20,7 @@ def choose_warp_specialised(spec: AttentionSpec, target: Target) -> Choice:
     if depth <= 64:
         choice = _choose_shallow(spec)
     elif depth <= 96:
-        choice = _choose_three_groups()
+        choice = _choose_three_groups(spec)
     elif depth <= 128:
         choice = _choose_square(spec)
     else:
@@ -200,10 +200,11 @@ def _choose_shallow(spec: AttentionSpec) -> Choice:
     return Choice(schedule=staged, reasons=(*reasons, _TWO_Q), rejected=rejected)
 
 
-def _choose_three_groups() -> Choice:
+def _choose_three_groups(spec: AttentionSpec) -> Choice:
     """Depths above 64 to 96, where three warpgroups fit."""
+    direct = _warp_specialised(3, 96, store=Store.DIRECT, q_stages=2)
     return Choice(
-        schedule=_warp_specialised(3, 96),
+        schedule=direct if spec.varlen else _warp_specialised(3, 96),
         reasons=(
             "three consumer warpgroups: O of 64 rows takes at most 48 registers a thread",
             "tile_n 96 leaves S, P and O within 160 registers a thread",

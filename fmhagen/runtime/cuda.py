@@ -201,10 +201,9 @@ class CudaBackend:
     def map_encoder(self, map_plan: TensorMapPlan, operand: Operand) -> Callable[[int], bytes]:
         """Return the function that encodes a CUtensorMap; see `base.Backend`."""
         encode = encoder(self.driver, map_plan, operand)
-        offset = operand.map_offset_bytes
 
         def encode_map(address: int) -> bytes:
-            code, encoded = self._encode_anywhere(encode, address + offset)
+            code, encoded = self._encode_anywhere(encode, address)
             if code:
                 raise LaunchError(
                     f"cuTensorMapEncodeTiled refused {map_plan.field} of {operand} at"

@@ -127,7 +127,7 @@ class EmulatorBackend:
     def map_encoder(self, map_plan: TensorMapPlan, operand: Operand) -> Callable[[int], bytes]:
         """Return the function that encodes a map as the emulator reads it; see `base.Backend`."""
         return lambda address: encode_tensor_map(
-            address=address + operand.map_offset_bytes,
+            address=address,
             element_bytes=operand.element_bytes,
             sizes=operand.map_sizes,
             stride_bytes=operand.map_strides_bytes,

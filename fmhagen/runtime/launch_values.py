@@ -17,6 +17,9 @@ from fmhagen.validate import check_scale
 TENSORS = ("q", "k", "v", "o", "lse")
 """The tensors whose addresses change from call to call, in the order that `Prepared.run` takes."""
 
+PACKED_ROWS = 2**30
+"""Rows of a tensor map of packed sequences, more than any tensor has; see `Operand`."""
+
 Value = int | float | bytes
 """Value of one field of the parameter block."""
 
@@ -95,28 +98,29 @@ class Operand:
             )
         )
 
-    # NOTE: the map of packed sequences lets a copy end where a sequence ends. Its last dimension
-    # steps by one row, too, and it begins `rows` rows before the tensor: row `rows - length + m` at
-    # `end` is row m of the sequence that ends before row `end`, and past its last row lies the end
-    # of the map, where reads give zeros and stores are dropped.
+    # NOTE: the map of packed sequences lets a copy end where a sequence ends: row 2^30 - length + m
+    # of its 2^30 rows, at `end` of a dimension that steps by one row, too, is row m of the sequence
+    # that ends before row `end`, and past its last row lies the end of the map, where reads give
+    # zeros. That is 2^30 rows too far; index 2^30 of the last dimension, whose stride is 2^34 bytes
+    # less a row, takes them away again, as addresses wrap at 2^64. So the map's own address is that
+    # of the tensor.
 
     @property
     def map_sizes(self) -> tuple[int, ...]:
         """Sizes for a tensor map, innermost first: a map has no size below 1."""
         rows, heads = max(1, self.rows), max(1, self.heads)
-        return self.depth, rows, heads, rows + 1 if self.is_packed else max(1, self.batch)
+        if self.is_packed:
+            return self.depth, PACKED_ROWS, heads, rows + 1, PACKED_ROWS + 1
+        return self.depth, rows, heads, max(1, self.batch)
 
     @property
     def map_strides_bytes(self) -> tuple[int, ...]:
-        """Byte strides of (row, head, batch) for a tensor map."""
+        """Byte strides of (row, head, batch) for a tensor map; of (row, head, row, 0) if packed."""
         size = self.element_bytes
-        last = self.stride_m if self.is_packed else self.stride_b
-        return self.stride_m * size, self.stride_h * size, last * size
-
-    @property
-    def map_offset_bytes(self) -> int:
-        """Bytes from the tensor to the first element of a map; not above 0."""
-        return -max(1, self.rows) * self.stride_m * self.element_bytes if self.is_packed else 0
+        row, head = self.stride_m * size, self.stride_h * size
+        if self.is_packed:
+            return row, head, row, 2**64 // PACKED_ROWS - row
+        return row, head, self.stride_b * size
 
 
 def operand(name: str, tensor: TensorView, axes: Axes) -> Operand:
