@@ -224,11 +224,6 @@ class Plan:
         )
 
     @property
-    def has_order(self) -> bool:
-        """Whether blocks order packed sequences in shared memory."""
-        return any(region.name == "SMEM_ORDER" for region in self.shared)
-
-    @property
     def wave_groups(self) -> int:
         """Groups of waves that run the main loop half a step apart."""
         return 2 if self.has_two_groups else 1
