@@ -6,6 +6,7 @@ within the bounds that are set here for the longest sequences that there is room
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from fmhagen.errors import TensorError
@@ -16,6 +17,7 @@ from fmhagen.runtime.launch_values import Operand, Value, scale_log2_of
 from fmhagen.runtime.tensors import TensorView
 
 BOX_BYTES = 128  # columns of one box of a copy; heads of whole boxes are copied at once
+STEPS_PER_PART = 10  # a step of a part takes as long as adding up this many parts more
 WARPS_FOR_ROWS = 16  # of the second kernel on a compute unit: more would come in a second wave
 
 
@@ -146,7 +148,9 @@ def choose_cut(
     if num_splits is not None:
         splits, even = max(1, num_splits), True
     else:
-        splits, even = max(1, min(groups // sizes.batch, steps)), False
+        # NOTE: parts cost time too; their sum and that of a part's steps is least here.
+        few = math.isqrt(STEPS_PER_PART * steps)
+        splits, even = max(1, min(groups // sizes.batch, steps, few)), False
     parts = min(plan.split.most_parts, -(-steps // plan.split.least_steps))
     by_sequence = even or sizes.batch < groups or plan.split.is_invariant
     items = sizes.batch if by_sequence else groups - 1
@@ -169,7 +173,7 @@ def choose_cut(
         # NOTE: how a row is added up must not depend on the batch either.
         row_warps=warps // 2
         if plan.split.is_invariant
-        else _row_warps(warps, items * rows, splits if by_sequence else 2, compute_units),
+        else _row_warps(warps, items * rows, splits if by_sequence else 1, compute_units),
         parts=parts,
         combine_warps=warps,
     )

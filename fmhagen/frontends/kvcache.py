@@ -1,0 +1,191 @@
+"""FlashAttention's function over a key/value cache: append, rotate, attend.
+
+New keys and values are written, and rows are rotated, by the framework that the tensors come from;
+nothing is read back to the host, so that a captured graph serves any lengths and tables.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from fmhagen.errors import TensorError, UnsupportedArgumentError
+from fmhagen.frontends.cache_rows import (
+    add_rows,
+    lengths_of,
+    place_of_rows,
+    rotate,
+    table_of_batch,
+)
+from fmhagen.frontends.refusal import refuse_others
+from fmhagen.runtime.tensors import dtype_name
+from fmhagen.spec import AttentionSpec, CacheScale, DType
+
+_NEUTRAL: dict[str, Any] = {
+    "qv": None,
+    "q_descale": None,
+    "cache_leftpad": None,
+    "cu_seqlens_q": None,
+    "cu_seqlens_k_new": None,
+    "max_seqlen_q": None,
+    "rotary_seqlens": None,
+    "attention_chunk": 0,
+    "scheduler_metadata": None,
+    "pack_gqa": None,
+    "sm_margin": 0,
+}
+
+
+def flash_attn_with_kvcache(
+    q: Any,
+    k_cache: Any,
+    v_cache: Any,
+    k: Any = None,
+    v: Any = None,
+    rotary_cos: Any = None,
+    rotary_sin: Any = None,
+    cache_seqlens: Any = None,
+    cache_batch_idx: Any = None,
+    cache_leftpad: Any = None,
+    block_table: Any = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: tuple[int | None, int | None] = (-1, -1),
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    alibi_slopes: Any = None,
+    num_splits: int = 0,
+    return_softmax_lse: bool = False,
+    *,
+    page_table: Any = None,
+    k_descale: Any = None,
+    v_descale: Any = None,
+    learnable_sink: Any = None,
+    **others: Any,
+) -> Any:
+    """Append new keys and values to a cache in place, then attend to it.
+
+    Args:
+        q: (B, Sq, H, d).
+        k_cache: (B, S, Hk, d), or (pages, page_size, Hk, d) with a block table.
+        v_cache: the same of depth dv.
+        k: (B, n, Hk, d): keys to append, at cache_seqlens. Rows without room are dropped.
+        v: (B, n, Hk, dv): their values.
+        rotary_cos: (positions, rotary_dim / 2): rotates the first rotary_dim columns of k and q.
+        rotary_sin: the same.
+        cache_seqlens: keys that each sequence has before this call: (B,) int32, or one number.
+        cache_batch_idx: (B,): which entry of the cache is whose; None means in order.
+        cache_leftpad: must be None.
+        block_table: (B, max_pages) int32.
+        softmax_scale: None means 1 / sqrt(d).
+        causal: hide keys right of the diagonal, which ends bottom-right.
+        window_size: keys left and right of the diagonal; -1 means unlimited.
+        softcap: cap of the scaled scores; 0 means none.
+        rotary_interleaved: rotate columns 2i and 2i + 1, else i and rotary_dim / 2 + i.
+        alibi_slopes: (H,) or (B, H), with a causal mask or one query.
+        num_splits: parts that each sequence is cut into; 0 lets the kernel choose.
+        return_softmax_lse: also give LSE (B, H, Sq).
+        page_table: another name of block_table.
+        k_descale: (B, Hk): what an 8-bit k_cache is multiplied by.
+        v_descale: the same of v_cache.
+        learnable_sink: (H,): a logit in the denominator.
+        others: further parameters of FlashAttention, each refused unless it asks for nothing.
+
+    Returns:
+        O (B, Sq, H, dv), or (O, LSE).
+
+    Raises:
+        UnsupportedArgumentError: an argument that fmhagen does not support.
+        TensorError: a tensor does not fit.
+    """
+    refuse_others("flash_attn_with_kvcache", {"cache_leftpad": cache_leftpad, **others}, _NEUTRAL)
+    table = block_table if page_table is None else page_table
+    left, right = (None if side == -1 else side for side in window_size)
+    rows, batch = q.shape[1], q.shape[0]
+    lengths = lengths_of(cache_seqlens, q, batch)
+    if (k is None) != (v is None):
+        raise TensorError("v" if v is None else "k", None, "k and v must be given together")
+    if lengths is None and (k is not None or rotary_cos is not None):
+        raise TensorError("cache_seqlens", None, "must be given where keys are appended or rotated")
+    if cache_batch_idx is not None:
+        if table is not None:
+            limit = "a block table already says whose pages are whose"
+            raise UnsupportedArgumentError("cache_batch_idx", "a tensor", limit)
+        table = table_of_batch(cache_batch_idx)
+        lengths = lengths_of(k_cache.shape[1], q, batch) if lengths is None else lengths
+    if rotary_cos is not None:
+        advances = causal or left is not None or right is not None
+        q = rotate(q, lengths, rotary_cos, rotary_sin, rotary_interleaved, advances=advances)
+    if k is not None:
+        _check_appended(k, v, k_cache)
+        if rotary_cos is not None:
+            k = rotate(k, lengths, rotary_cos, rotary_sin, rotary_interleaved, advances=True)
+        place = place_of_rows(lengths, k, k_cache, table)
+        add_rows(k_cache, k, place)
+        add_rows(v_cache, v, place)
+        lengths = lengths + k.shape[1]
+    if alibi_slopes is not None and not causal and rows > 1:
+        limit = "slopes are for a causal mask here, or one query"
+        raise UnsupportedArgumentError("alibi_slopes", "a tensor", limit, "use causal=True")
+    kernel = _kernel(
+        str(q.dtype),
+        str(k_cache.dtype),
+        (q.shape[-1], v_cache.shape[-1]),
+        None if table is None else k_cache.shape[1],
+        (causal or alibi_slopes is not None, left, None if causal else right, softcap or None),
+        (alibi_slopes is not None, learnable_sink is not None, k_descale is not None),
+    )
+    given = {
+        "cache_seqlens": lengths,
+        "block_table": table,
+        "num_splits": num_splits or None,
+        "k_scale": k_descale,
+        "v_scale": v_descale,
+        "alibi_slopes": alibi_slopes,
+        "sinks": learnable_sink,
+    }
+    extras = {name: item for name, item in given.items() if item is not None}
+    return kernel(
+        *(q, k_cache, v_cache), scale=softmax_scale, return_lse=return_softmax_lse, **extras
+    )
+
+
+def _check_appended(k: Any, v: Any, k_cache: Any) -> None:
+    for name, tensor in (("k", k), ("v", v)):
+        if tensor.dtype != k_cache.dtype:
+            limit = f"rows are appended as they are, and the cache has {k_cache.dtype}"
+            raise TensorError(name, str(tensor.dtype), limit, "convert them")
+
+
+@functools.lru_cache(maxsize=256)
+def _kernel(
+    dtype: str,
+    cache_dtype: str,
+    depth: tuple[int, int],
+    page_size: int | None,
+    mask: tuple[bool, int | None, int | None, float | None],
+    flags: tuple[bool, bool, bool],
+    target: str | None = None,
+) -> Any:
+    """Return the kernel of a kind of cache; a process has one."""
+    from fmhagen.api import compile_kernel
+
+    causal, left, right, soft_cap = mask
+    alibi, sink, scaled = flags
+    own, small = (dtype_name(name.removeprefix("torch.")) for name in (dtype, cache_dtype))
+    spec = AttentionSpec(
+        dtype=DType(own),
+        head_dim=depth[0],
+        head_dim_v=depth[1],
+        causal=causal,
+        window_left=left,
+        window_right=right,
+        soft_cap=soft_cap,
+        alibi=alibi,
+        sink=sink,
+        kv_cache=True,
+        page_size=page_size,
+        kv_dtype=None if small == own else DType(small),
+        kv_scale=CacheScale.HEAD if scaled else CacheScale.NONE,
+    )
+    return compile_kernel(spec, target=target)

@@ -1,0 +1,147 @@
+"""flash_attn_with_kvcache on the emulator: appended and rotated rows, pages, against float64."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from fmhagen.comparison import compare, tolerance_of
+from fmhagen.errors import TensorError, UnsupportedArgumentError
+from fmhagen.frontends import kvcache
+from fmhagen.frontends.kvcache import flash_attn_with_kvcache
+from fmhagen.oracle import reference
+from fmhagen.spec import AttentionSpec
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+Array = npt.NDArray[Any]
+B, H, HK, D, PAGE, ROOM = 3, 4, 2, 64, 16, 160
+LENGTHS = (0, 37, 120)
+
+
+@pytest.fixture(autouse=True)
+def emulated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kvcache, "_kernel", functools.partial(kvcache._kernel, target="sm90"))
+
+
+def normal(seed: int, *shape: int) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32).astype(BF16)
+
+
+def check(o: Array, lse: Array | None, right: tuple[Array, Array]) -> None:
+    found = compare(o, right[1] if lse is None else lse, *right)
+    assert found.within(tolerance_of("bf16")), found
+
+
+def turn(x: Array, positions: Array, cos: Array, sin: Array, interleaved: bool) -> Array:
+    """Rotate rows (n, heads, d) one by one, as the papers write it."""
+    half = cos.shape[1]
+    out = x.astype(np.float64)
+    for n, position in enumerate(positions):
+        for i in range(half):
+            pair = (2 * i, 2 * i + 1) if interleaved else (i, half + i)
+            a, b = (x[n, :, column].astype(np.float64) for column in pair)
+            c, s = float(cos[position, i]), float(sin[position, i])
+            out[n, :, pair[0]], out[n, :, pair[1]] = a * c - b * s, a * s + b * c
+    return out.astype(BF16)
+
+
+@pytest.mark.parametrize("paged", [False, True])
+@pytest.mark.parametrize("rotary", [None, "interleaved", "halves"])
+def test_append_rotate_attend(paged: bool, rotary: str | None) -> None:
+    new = 2
+    rng = np.random.default_rng(3)
+    q, k, v = normal(1, B, new, H, D), normal(2, B, new, HK, D), normal(4, B, new, HK, D)
+    lengths = np.array(LENGTHS, np.int32)
+    flat = normal(5, B, ROOM, HK, D), normal(6, B, ROOM, HK, D)
+    caches, table = [x.copy() for x in flat], None
+    if paged:
+        table = rng.permutation(B * ROOM // PAGE).astype(np.int32).reshape(B, -1)
+        caches = [np.zeros((B * ROOM // PAGE, PAGE, HK, D), BF16) for _ in flat]
+        for cache, source in zip(caches, flat, strict=True):
+            cache[table.reshape(-1)] = source.reshape(-1, PAGE, HK, D)
+    options: dict[str, Any] = {}
+    own_q, own_k = q.copy(), k.copy()
+    if rotary is not None:
+        angles = rng.uniform(-3, 3, (ROOM, 16)).astype(np.float32)
+        cos, sin = np.cos(angles), np.sin(angles)
+        interleaved = rotary == "interleaved"
+        options = {"rotary_cos": cos, "rotary_sin": sin, "rotary_interleaved": interleaved}
+        for b in range(B):
+            positions = lengths[b] + np.arange(new)
+            own_q[b] = turn(q[b], positions, cos, sin, interleaved)
+            own_k[b] = turn(k[b], positions, cos, sin, interleaved)
+    o, lse = flash_attn_with_kvcache(
+        *(q, caches[0], caches[1], k, v),
+        cache_seqlens=lengths,
+        block_table=table,
+        causal=True,
+        return_softmax_lse=True,
+        **options,
+    )
+    assert list(lengths) == list(LENGTHS)
+    wanted = [x.copy() for x in flat]
+    for b in range(B):
+        wanted[0][b, lengths[b] : lengths[b] + new] = own_k[b]
+        wanted[1][b, lengths[b] : lengths[b] + new] = v[b]
+    for cache, x in zip(caches, wanted, strict=True):
+        rows = cache if table is None else cache[table].reshape(x.shape)
+        # NOTE: bit for bit, but for the last bit of what was rotated in fp32.
+        np.testing.assert_allclose(rows.astype(np.float32), x.astype(np.float32), rtol=0.01)
+    spec = AttentionSpec(head_dim=D, causal=True, kv_cache=True)
+    right = reference(spec, own_q, *wanted, cache_seqlens=lengths + new)
+    check(o, lse, right)
+
+
+def test_batch_index_reads_entries_of_a_contiguous_cache() -> None:
+    q, k, v = normal(1, 2, 1, H, D), normal(2, 4, ROOM, HK, D), normal(3, 4, ROOM, HK, D)
+    index, lengths = np.array([3, 1]), np.array([50, 160], np.int32)
+    k[[0, 2]] = v[[0, 2]] = np.nan
+    o = flash_attn_with_kvcache(q, k, v, cache_batch_idx=index, cache_seqlens=lengths)
+    spec = AttentionSpec(head_dim=D, kv_cache=True)
+    right = reference(spec, q, k[index], v[index], cache_seqlens=lengths)
+    check(o, None, right)
+
+
+def test_rows_without_room_are_dropped() -> None:
+    q, k, v = normal(1, 1, 3, H, D), normal(2, 1, 3, HK, D), normal(4, 1, 3, HK, D)
+    caches = normal(5, 1, 32, HK, D), normal(6, 1, 32, HK, D)
+    before = caches[0].copy()
+    flash_attn_with_kvcache(q, caches[0], caches[1], k, v, cache_seqlens=31)
+    assert (caches[0][:, :31] == before[:, :31]).all()
+    assert (caches[0][:, 31] == k[:, 0]).all()
+
+
+def test_soft_cap_window_and_slopes() -> None:
+    q, k, v = normal(1, B, 2, H, D), normal(2, B, ROOM, HK, D), normal(3, B, ROOM, HK, D)
+    lengths = np.array(LENGTHS, np.int32) + 2
+    slopes = np.array([0.5, 0.25, 0.125, 0.0625], np.float32)
+    o = flash_attn_with_kvcache(
+        *(q, k, v),
+        cache_seqlens=lengths,
+        causal=True,
+        window_size=(20, 0),
+        softcap=5.0,
+        alibi_slopes=slopes,
+    )
+    spec = AttentionSpec(
+        head_dim=D, causal=True, kv_cache=True, window_left=20, soft_cap=5.0, alibi=True
+    )
+    right = reference(spec, q, k, v, cache_seqlens=lengths, alibi_slopes=slopes)
+    check(o, None, right)
+
+
+def test_what_is_refused() -> None:
+    q, k = normal(1, 1, 1, H, D), normal(2, 1, 32, HK, D)
+    with pytest.raises(UnsupportedArgumentError, match="cache_leftpad"):
+        flash_attn_with_kvcache(q, k, k, cache_leftpad=np.zeros(1, np.int32))
+    with pytest.raises(TypeError, match="nonsense"):
+        flash_attn_with_kvcache(q, k, k, nonsense=1)
+    with pytest.raises(TensorError, match="together"):
+        flash_attn_with_kvcache(q, k, k, k[:, :1], cache_seqlens=3)
+    with pytest.raises(TensorError, match="cache_seqlens"):
+        flash_attn_with_kvcache(q, k, k, k[:, :1], k[:, :1])
