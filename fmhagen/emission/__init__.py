@@ -91,9 +91,10 @@ def _available(plan: Plan) -> tuple[Definition, ...]:
         )
         for shape in plan.matrix_shapes
     )
+    has_order = any(region.name == "SMEM_ORDER" for region in plan.shared)
     parts = (
         "",
-        *(("_cache",) if plan.split is not None or plan.has_order else ()),
+        *(("_cache",) if plan.split is not None or has_order else ()),
         *(("_map",) if plan.language.mapped else ()),
     )
 
