@@ -136,6 +136,7 @@ class Plan:
             band, which begins with the first key.
         offset_mask: the mask is causal alone, of sequences of one length.
         reads_mask: partly visible tiles ask the mask for each key; else a row's band says it all.
+        mask_is_short: few operations of it fall on a key: it is asked about eight keys at once.
         row_bits: unsigned type with a bit for each of a thread's keys of one row and tile.
         has_place: a tile of work holds its place, see `fmhagen.language`.
         pairs: of packed sequences: a tile from the end is dealt with one from the beginning.
@@ -184,6 +185,7 @@ class Plan:
     runs: bool = False
     offset_mask: bool = False
     reads_mask: bool = False
+    mask_is_short: bool = False
     row_bits: str = "u32"
     has_place: bool = False
     pairs: bool = False

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from fmhagen.errors import ScheduleError
+from fmhagen.formula import mask_of
 from fmhagen.grid import GridFormula
 from fmhagen.language import Language
 from fmhagen.lowering.common import LN2, LOG2E, symbol_of
-from fmhagen.lowering.language import lower_language
+from fmhagen.lowering.language import lower_language, operations
 from fmhagen.lowering.warp_specialised_checks import (
     GROUP_ROWS,
     GROUP_THREADS,
@@ -33,6 +34,8 @@ BOX_COLUMNS = 64  # 128 bytes: one row of the 128-byte swizzle
 SWIZZLE_BYTES = 128
 SWIZZLE_ATOM_BYTES = 1024  # eight rows: the swizzle repeats, so tiles are aligned to it
 BARRIER_BYTES = 8
+SHORT_MASK = 8  # operations of a mask for one key
+WIDE_DEPTHS = (96, 128)  # whose schedules leave a thread registers for the keys of a step
 
 SUM_LIMIT = Constant(
     ctype="f32",
@@ -127,6 +130,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         runs=not language.right_only,
         offset_mask=offset_mask,
         reads_mask=masked and not language.exact,
+        mask_is_short=masked and not language.exact and _mask_is_short(spec),
         row_bits="u32" if schedule.tile_n <= 128 else "u64",
         has_place=has_place,
         varlen=spec.varlen,
@@ -140,6 +144,14 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         map_rows=schedule.tile_m if language.mapped else 0,
         map_keys=schedule.tile_n if language.mapped else 0,
     )
+
+
+def _mask_is_short(spec: AttentionSpec) -> bool:
+    """Return whether a mask is asked about all keys of a step at once, where registers allow it."""
+    mask = mask_of(spec)
+    assert mask is not None
+    work = sum(count for _, count in operations(mask))
+    return work <= SHORT_MASK and WIDE_DEPTHS[0] < max(spec.d, spec.dv) <= WIDE_DEPTHS[1]
 
 
 def _traits(spec: AttentionSpec, schedule: Schedule) -> tuple[str, ...]:
