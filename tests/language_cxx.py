@@ -115,6 +115,8 @@ class Compiled:
         block = ctypes.create_string_buffer(max(self.size, 1))
         keep = []
         for field in self.fields:
+            if not field.name.startswith("arg_"):
+                continue  # of a block map, which these functions do not read
             name, kind, axis = _field(field.name)
             value = np.asarray(params[name])
             keep.append(value)
