@@ -7,7 +7,6 @@ numbers alone differ in the constants block alone; structure stands in the boole
 from __future__ import annotations
 
 import dataclasses
-import textwrap
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -21,6 +20,7 @@ from fmhagen.slots import SlotTable
 from fmhagen.spec import AttentionSpec
 from fmhagen.split_plan import SplitPlan
 from fmhagen.targets import Target
+from fmhagen.wrapping import wrapped_call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,16 +286,3 @@ class Plan:
             f"    target={target!r},",
             ")",
         )
-
-
-def wrapped_call(call: str) -> tuple[str, ...]:
-    """Break a call at its spaces; a string that is broken is closed and opened again."""
-    lines = textwrap.wrap(call + ",", 88, break_long_words=False, break_on_hyphens=False)
-    wrapped = []
-    is_open = False
-    for i, line in enumerate(lines):
-        begins = "'" if is_open else ""
-        # NOTE: no string here holds a quote: they are texts of expressions and names of choices.
-        is_open ^= line.count("'") % 2 == 1
-        wrapped.append(("    " if i == 0 else "        ") + begins + line + (" '" * is_open))
-    return tuple(wrapped)

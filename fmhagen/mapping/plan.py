@@ -13,11 +13,12 @@ from fmhagen.language import Language
 from fmhagen.lowering.language import lower_language
 from fmhagen.mapping.spec import WORD_TILES, MapSpec
 from fmhagen.params import ParamField, pack_params
-from fmhagen.plan import Constant, SharedRegion, wrapped_call
+from fmhagen.plan import Constant, SharedRegion
 from fmhagen.resources import templates_dir
 from fmhagen.source import Source
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import TARGETS, Target, find_target
+from fmhagen.wrapping import wrapped_call
 
 THREADS = 128
 BYTE_TILES = 8  # key tiles of a wave: a byte of each bitmap
