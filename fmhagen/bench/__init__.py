@@ -6,6 +6,7 @@
     timing      the rounds themselves, and the numbers made from them
     device      PyTorch as the ground that all stand on: inputs, graphs, events, float64
     monitor     clock and power of the chip while it is timed
+    caches      inputs as calls over a key/value cache take them
     peers       the adapters of other people's kernels
     worker      the child process that holds contests; `watch` is its watchdog
     report      ratios, means, tables; `markdown` and `plot` show them

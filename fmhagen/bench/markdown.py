@@ -159,7 +159,12 @@ def _status(result: Result, name: str) -> str:
 
 def _tflops(result: Result, name: str) -> str:
     outcome = result.find(name)
-    return f"{outcome.tflops(result.workload):.0f}" if outcome else _status(result, name)
+    if outcome is None:
+        return _status(result, name)
+    workload = result.workload
+    if workload.spec.kv_cache:
+        return f"{workload.cache_bytes / outcome.median_ms / 1e9:.2f} TB/s"
+    return f"{outcome.tflops(workload):.0f}"
 
 
 def _mean(values: tuple[float, ...]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from fmhagen.bench.caches import caches_of
 from fmhagen.bench.contest import (
     FAILED,
     MISSING,
@@ -153,8 +154,8 @@ def _prepare(
         made.call(0)
         return made
     tell(entry.name, "capture")
-    flops = contest.workload.flops
-    calls = calls_per_sample(flops, contest.window_ms, contest.input_sets)
+    work = contest.workload.work
+    calls = calls_per_sample(work, contest.window_ms, contest.input_sets)
     made.replay = ground.capture(made.call, calls, contest.input_sets)
     tell(entry.name, "check")
     output = ground.run_poisoned(made.replay)
@@ -183,7 +184,7 @@ def _peer(entry: Entry, contest: Contest, ground: Ground, sets: Sequence[Any]) -
     missing = peer.missing()
     if missing is not None:
         raise _stop(entry.name, MISSING, missing)
-    reason = peer.refuse(contest.workload)
+    reason = peer.refusal(contest.workload)
     if reason is not None:
         raise _stop(entry.name, REFUSED, reason)
     call = peer.prepare(ground.torch, contest.workload, sets)
@@ -211,6 +212,8 @@ def _ours(entry: Entry, contest: Contest, ground: Ground, sets: Sequence[Any]) -
         "resources": kernel.resources.to_dict(),
         "compiler": kernel.binary.compiler,
     }
+    if workload.spec.kv_cache:
+        return _Ready(call=_cache_call(kernel, entry, workload, ground, sets), facts=facts)
     if not entry.with_out:
         return _Ready(call=lambda i: kernel(*sets[i]), facts=facts)
     outputs = [ground.new_output(workload, inputs[0]) for inputs in sets]
@@ -219,6 +222,19 @@ def _ours(entry: Entry, contest: Contest, ground: Ground, sets: Sequence[Any]) -
         return kernel(*sets[i], out=outputs[i])
 
     return _Ready(call=call, facts=facts)
+
+
+def _cache_call(
+    kernel: Any, entry: Entry, workload: Workload, ground: Ground, sets: Sequence[Any]
+) -> Callable[[int], Any]:
+    caches = caches_of(ground.torch, workload, sets)
+    outputs = [ground.new_output(workload, c.q) if entry.with_out else None for c in caches]
+
+    def call(i: int) -> Any:
+        one = caches[i]
+        return kernel(one.q, one.k, one.v, out=outputs[i], **one.arguments)
+
+    return call
 
 
 def _failure(name: str, error: Exception, ground: Ground) -> Outcome:

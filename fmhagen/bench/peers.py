@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fmhagen.bench.caches import caches_of
 from fmhagen.bench.workloads import Workload
 from fmhagen.errors import InvalidSpecError
 from fmhagen.records import closest
@@ -29,6 +30,7 @@ class Peer:
         install: what to install where it is not.
         refuse: why it does not do a workload, or None.
         prepare: (torch, workload, sets) to a call on the number of a set.
+        reads_caches: it also prepares calls over a key/value cache.
     """
 
     name: str
@@ -37,6 +39,13 @@ class Peer:
     install: str
     refuse: Callable[[Workload], str | None]
     prepare: Callable[[Any, Workload, Sequence[Any]], Call]
+    reads_caches: bool = False
+
+    def refusal(self, workload: Workload) -> str | None:
+        """Return why it does not do a workload, or None."""
+        if workload.spec.kv_cache and not self.reads_caches:
+            return "it is not measured over a key/value cache"
+        return self.refuse(workload)
 
     def missing(self) -> str | None:
         """Return why it cannot be used here and what to install, or None."""
@@ -90,9 +99,24 @@ def _sdpa_refuses(workload: Workload) -> str | None:
 
 
 def _fa3(torch: Any, workload: Workload, sets: Sequence[Any]) -> Call:
+    if workload.spec.kv_cache:
+        return _fa3_cache(torch, workload, sets)
     function = importlib.import_module("flash_attn_interface").flash_attn_func
     causal, scale = workload.spec.causal, workload.spec.scale_value
     return lambda i: _first(function(*sets[i], softmax_scale=scale, causal=causal))
+
+
+def _fa3_cache(torch: Any, workload: Workload, sets: Sequence[Any]) -> Call:
+    function = importlib.import_module("flash_attn_interface").flash_attn_with_kvcache
+    causal, scale = workload.spec.causal, workload.spec.scale_value
+    caches = caches_of(torch, workload, sets)
+
+    def call(i: int) -> Any:
+        one = caches[i]
+        given = {"cache_seqlens": one.lengths, "page_table": one.table}
+        return _first(function(one.q, one.k, one.v, softmax_scale=scale, causal=causal, **given))
+
+    return call
 
 
 def _fa4(torch: Any, workload: Workload, sets: Sequence[Any]) -> Call:
@@ -155,6 +179,7 @@ PEERS: tuple[Peer, ...] = (
         install="pip install tokenspeed-fa3, or build hopper/ of flash-attention",
         refuse=_flash_refuses,
         prepare=_fa3,
+        reads_caches=True,
     ),
     Peer(
         name="fa4",

@@ -178,6 +178,7 @@ def run(
             window_ms=settings.window_ms,
             on_host=settings.on_host,
             check=settings.check,
+            input_sets=workload.input_sets,
             seed=settings.seed,
         )
         try:

@@ -14,6 +14,9 @@ TOKENS = 16384
 HIDDEN = 2048
 LENGTHS = (512, 1024, 2048, 4096, 8192, 16384)
 MASKS = ("full", "causal")
+MACHINE_BALANCE = 150  # operations in the time that a byte takes from memory, about
+COLD_BYTES = 160e6  # of keys and values: no cache of a chip holds them
+MOST_SETS = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +68,28 @@ class Workload:
         return 2.0 * self.batch * self.heads * self.pairs * (self.spec.d + self.spec.dv)
 
     @property
+    def cache_bytes(self) -> float:
+        """Bytes of keys and values that a call over a cache reads."""
+        spec = self.spec
+        element = 2 if spec.kv_dtype is None else 1
+        rows = self.batch * self.seqlen_k * self.heads_kv
+        return float(rows * (spec.d + spec.dv) * element)
+
+    @property
+    def work(self) -> float:
+        """Operations, or those that fit in the time in which memory is read."""
+        if not self.spec.kv_cache:
+            return self.flops
+        return max(self.flops, self.cache_bytes * MACHINE_BALANCE)
+
+    @property
+    def input_sets(self) -> int:
+        """Sets of tensors that calls rotate over, so that no cache holds what they read."""
+        if not self.spec.kv_cache:
+            return 3
+        return max(3, min(MOST_SETS, int(COLD_BYTES // self.cache_bytes)))
+
+    @property
     def mask(self) -> str:
         """Return "causal" or "full"."""
         return "causal" if self.spec.causal else "full"
@@ -80,6 +105,8 @@ class Workload:
         length = f"s{self.seqlen_q}"
         if self.seqlen_q != self.seqlen_k:
             length += f"/{self.seqlen_k}"
+        if spec.kv_cache:
+            length += " cache" if spec.page_size is None else f" page{spec.page_size}"
         return f"{spec.dtype} {depth} {self.mask} b{self.batch} {heads} {length}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -177,7 +204,31 @@ def host() -> tuple[Workload, ...]:
     return (square(AttentionSpec(causal=True), 256, tokens=256, hidden=512),)
 
 
-SUITES = ("forward", "quick", "gqa", "latent", "host")
+def decode() -> tuple[Workload, ...]:
+    """Return one new query over caches, heads 32/8, 128/8 and 8/1, contiguous and in pages."""
+    return tuple(
+        Workload(
+            spec=AttentionSpec(kv_cache=True, page_size=page_size),
+            batch=batch,
+            heads=heads,
+            heads_kv=heads_kv,
+            seqlen_q=1,
+            seqlen_k=length,
+        )
+        for page_size in (None, 16)
+        for heads, heads_kv in ((32, 8), (128, 8), (8, 1))
+        for batch, length in (
+            (1, 1024),
+            (1, 8192),
+            (1, 131072),
+            (8, 32768),
+            (64, 8192),
+            (256, 2048),
+        )
+    )
+
+
+SUITES = ("forward", "quick", "gqa", "latent", "decode", "host")
 
 
 def suite(name: str) -> tuple[Workload, ...]:
@@ -194,6 +245,8 @@ def suite(name: str) -> tuple[Workload, ...]:
         return grouped()
     if name == "latent":
         return latent()
+    if name == "decode":
+        return decode()
     if name == "host":
         return host()
     limit = "must be one of " + ", ".join(SUITES)
