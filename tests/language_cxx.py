@@ -115,8 +115,6 @@ class Compiled:
         block = ctypes.create_string_buffer(max(self.size, 1))
         keep = []
         for field in self.fields:
-            if not field.name.startswith("arg_"):
-                continue  # of a block map, which these functions do not read
             name, kind, axis = _field(field.name)
             value = np.asarray(params[name])
             keep.append(value)
@@ -149,7 +147,7 @@ def compile_specs(specs: Mapping[str, AttentionSpec], directory: Path) -> dict[s
     text = _HEAD + (templates_dir() / "prelude" / "language.h").read_text()
     found = {}
     for number, (name, spec) in enumerate(specs.items()):
-        language = lower_language(spec)
+        language = lower_language(spec, mapped=False)  # what the functions say by themselves
         fields, size = pack_params(language.fields)
         members = "".join(f"  {f.ctype} {f.name};\n" for f in fields)
         text += f"namespace n{number} {{\nstruct Params {{\n{members}}};\n{language.text}"
