@@ -13,6 +13,7 @@ import pytest
 from fmhagen.comparison import compare, tolerance_of
 from fmhagen.errors import TensorError, UnsupportedArgumentError
 from fmhagen.frontends import kvcache
+from fmhagen.frontends.flash import flash_attn_varlen_func
 from fmhagen.frontends.kvcache import flash_attn_with_kvcache
 from fmhagen.oracle import reference
 from fmhagen.spec import AttentionSpec
@@ -114,6 +115,32 @@ def test_rows_without_room_are_dropped() -> None:
     flash_attn_with_kvcache(q, caches[0], caches[1], k, v, cache_seqlens=31)
     assert (caches[0][:, :31] == before[:, :31]).all()
     assert (caches[0][:, 31] == k[:, 0]).all()
+
+
+def test_packed_queries_over_pages() -> None:
+    counts, lengths = (5, 0, 20), np.array([37, 9, 120], np.int32)
+    offsets = np.cumsum((0, *counts)).astype(np.int32)
+    q = normal(1, int(offsets[-1]), H, D)
+    flat = normal(2, B, ROOM, HK, D), normal(3, B, ROOM, HK, D)
+    table = np.random.default_rng(4).permutation(B * ROOM // PAGE).astype(np.int32).reshape(B, -1)
+    k, v = (np.zeros((B * ROOM // PAGE, PAGE, HK, D), BF16) for _ in flat)
+    for cache, source in zip((k, v), flat, strict=True):
+        cache[table.reshape(-1)] = source.reshape(-1, PAGE, HK, D)
+    o, lse, _ = flash_attn_varlen_func(
+        *(q, k, v, offsets, None, 24, ROOM),
+        causal=True,
+        block_table=table,
+        seqused_k=lengths,
+        return_attn_probs=True,
+    )
+    assert o.shape == q.shape
+    assert lse.shape == (H, q.shape[0])
+    spec = AttentionSpec(head_dim=D, causal=True, kv_cache=True)
+    for b in (0, 2):
+        rows = slice(offsets[b], offsets[b + 1])
+        one = (x[b : b + 1] for x in flat)
+        right = reference(spec, q[None, rows], *one, cache_seqlens=lengths[b : b + 1])
+        check(o[None, rows], lse[None, :, rows], right)
 
 
 def test_soft_cap_window_and_slopes() -> None:

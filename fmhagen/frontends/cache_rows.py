@@ -27,6 +27,37 @@ def table_of_batch(index: Any) -> Any:
     return table.int() if hasattr(table, "int") else np.ascontiguousarray(table, np.int32)
 
 
+class PackedRows:
+    """Packed sequences of rows, and the same rows with every sequence at the right of its own line.
+
+    A diagonal that ends bottom-right is then where it was, whatever stands left of the rows.
+    """
+
+    def __init__(self, offsets: Any, q: Any, rows: int) -> None:
+        """Take (B + 1,) offsets of (total, H, d) rows, and the most rows of a sequence."""
+        total, last = q.shape[0], max(q.shape[0] - 1, 0)
+        offsets = _wide(offsets)
+        count = _count(offsets, rows)
+        self._source = (offsets[1:, None] - rows + count[None]).clip(0, last)
+        place = _count(offsets, total)
+        if hasattr(offsets, "new_full"):
+            import torch
+
+            owner = torch.searchsorted(offsets, place, right=True) - 1
+        else:
+            owner = np.searchsorted(offsets, place, side="right") - 1
+        self._owner = owner.clip(0, offsets.shape[0] - 2)
+        self._column = (rows + place - offsets[self._owner + 1]).clip(0, rows - 1)
+
+    def spread(self, q: Any) -> Any:
+        """Return packed rows as (B, rows, H, d)."""
+        return q[self._source]
+
+    def gather(self, spread: Any) -> Any:
+        """Return the packed rows of (B, rows, ...)."""
+        return spread[self._owner, self._column]
+
+
 def place_of_rows(lengths: Any, rows: Any, cache: Any, table: Any) -> tuple[Any, Any, Any]:
     """Return (page or batch entry, row in it, whether there is room) of each new row, (B, n).
 

@@ -121,7 +121,8 @@ def flash_attn_varlen_func(
         alibi_slopes: (H,) or (B, H): subtracts slope * |distance from the diagonal|.
         deterministic: has no effect; the forward pass always is.
         return_attn_probs: also give LSE (H, total_q) and None.
-        block_table: must be None.
+        block_table: (B, max_pages): k and v are pages (pages, page_size, Hk, d); the keys of each
+            sequence are then counted by seqused_k, or by cu_seqlens_k.
         seqused_q: (B,): query rows of each sequence that count.
         seqused_k: (B,): keys of each sequence that count.
         learnable_sink: (H,): a logit in the denominator.
@@ -131,11 +132,31 @@ def flash_attn_varlen_func(
         O, or (O, LSE, None).
 
     Raises:
-        UnsupportedArgumentError: dropout, pages, or another argument that is not supported.
+        UnsupportedArgumentError: dropout, or another argument that is not supported.
         TensorError: a tensor does not fit.
     """
-    others = {"dropout_p": dropout_p, "block_table": block_table, **others}
+    others = {"dropout_p": dropout_p, **others}
     refuse_others("flash_attn_varlen_func", others, _neutral())
+    if block_table is not None:
+        from fmhagen.frontends.kvcache import flash_attn_with_kvcache
+
+        refuse_others("flash_attn_varlen_func", {"seqused_q": seqused_q}, {"seqused_q": None})
+        counted = cu_seqlens_k[1:] - cu_seqlens_k[:-1] if seqused_k is None else seqused_k
+        found = flash_attn_with_kvcache(
+            *(q, k, v),
+            cache_seqlens=counted,
+            block_table=block_table,
+            cu_seqlens_q=cu_seqlens_q,
+            max_seqlen_q=max_seqlen_q,
+            softmax_scale=softmax_scale,
+            causal=causal,
+            window_size=window_size,
+            softcap=softcap,
+            alibi_slopes=alibi_slopes,
+            learnable_sink=learnable_sink,
+            return_softmax_lse=return_attn_probs,
+        )
+        return (*found, None) if return_attn_probs else found
     found = attention(
         *(q, k, v),
         cu_seqlens_q=cu_seqlens_q,

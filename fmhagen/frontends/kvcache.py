@@ -11,6 +11,7 @@ from typing import Any
 
 from fmhagen.errors import TensorError, UnsupportedArgumentError
 from fmhagen.frontends.cache_rows import (
+    PackedRows,
     add_rows,
     lengths_of,
     place_of_rows,
@@ -25,9 +26,7 @@ _NEUTRAL: dict[str, Any] = {
     "qv": None,
     "q_descale": None,
     "cache_leftpad": None,
-    "cu_seqlens_q": None,
     "cu_seqlens_k_new": None,
-    "max_seqlen_q": None,
     "rotary_seqlens": None,
     "attention_chunk": 0,
     "scheduler_metadata": None,
@@ -61,12 +60,14 @@ def flash_attn_with_kvcache(
     k_descale: Any = None,
     v_descale: Any = None,
     learnable_sink: Any = None,
+    cu_seqlens_q: Any = None,
+    max_seqlen_q: int | None = None,
     **others: Any,
 ) -> Any:
     """Append new keys and values to a cache in place, then attend to it.
 
     Args:
-        q: (B, Sq, H, d).
+        q: (B, Sq, H, d), or packed (total, H, d) with cu_seqlens_q.
         k_cache: (B, S, Hk, d), or (pages, page_size, Hk, d) with a block table.
         v_cache: the same of depth dv.
         k: (B, n, Hk, d): keys to append, at cache_seqlens. Rows without room are dropped.
@@ -89,10 +90,12 @@ def flash_attn_with_kvcache(
         k_descale: (B, Hk): what an 8-bit k_cache is multiplied by.
         v_descale: the same of v_cache.
         learnable_sink: (H,): a logit in the denominator.
+        cu_seqlens_q: (B + 1,): where packed queries begin; nothing is appended or rotated then.
+        max_seqlen_q: the most query rows of a sequence, with cu_seqlens_q.
         others: further parameters of FlashAttention, each refused unless it asks for nothing.
 
     Returns:
-        O (B, Sq, H, dv), or (O, LSE).
+        O (B, Sq, H, dv), or (O, LSE); packed like q, with LSE (H, total).
 
     Raises:
         UnsupportedArgumentError: an argument that fmhagen does not support.
@@ -101,6 +104,15 @@ def flash_attn_with_kvcache(
     refuse_others("flash_attn_with_kvcache", {"cache_leftpad": cache_leftpad, **others}, _NEUTRAL)
     table = block_table if page_table is None else page_table
     left, right = (None if side == -1 else side for side in window_size)
+    packed = None
+    if cu_seqlens_q is not None:
+        if k is not None or rotary_cos is not None:
+            limit = "queries are packed, and rows are appended or rotated"
+            raise UnsupportedArgumentError("cu_seqlens_q", "a tensor", limit)
+        if max_seqlen_q is None:
+            raise TensorError("max_seqlen_q", None, "must be given with cu_seqlens_q")
+        packed = PackedRows(cu_seqlens_q, q, int(max_seqlen_q))
+        q = packed.spread(q)
     rows, batch = q.shape[1], q.shape[0]
     lengths = lengths_of(cache_seqlens, q, batch)
     if (k is None) != (v is None):
@@ -145,9 +157,14 @@ def flash_attn_with_kvcache(
         "sinks": learnable_sink,
     }
     extras = {name: item for name, item in given.items() if item is not None}
-    return kernel(
+    found = kernel(
         *(q, k_cache, v_cache), scale=softmax_scale, return_lse=return_softmax_lse, **extras
     )
+    if packed is None:
+        return found
+    if not return_softmax_lse:
+        return packed.gather(found)
+    return packed.gather(found[0]), packed.gather(found[1].swapaxes(1, 2)).T
 
 
 def _check_appended(k: Any, v: Any, k_cache: Any) -> None:
