@@ -42,6 +42,7 @@ SPECS: tuple[AttentionSpec, ...] = (
     AttentionSpec(dtype=DType.FP16, head_dim=64),
     AttentionSpec(dtype=DType.BF16, head_dim=256, causal=True),
     AttentionSpec(dtype=DType.BF16, head_dim=192, head_dim_v=128, causal=True),
+    AttentionSpec(dtype=DType.BF16, head_dim=192, causal=True),
     AttentionSpec(dtype=DType.BF16, head_dim=128, causal=True, window_left=1023),
     AttentionSpec(dtype=DType.BF16, head_dim=128, causal=True, alibi=True),
     AttentionSpec(dtype=DType.BF16, head_dim=128, causal=True, sink=True, varlen=True),

@@ -1,5 +1,7 @@
 """The static model of a main loop: listings, the path of a loop, the simulation, real kernels."""
 
+import dataclasses
+
 import pytest
 
 from fmhagen.compile.listing import assembly_listing
@@ -101,6 +103,9 @@ def test_offsets_of_a_disassembler_are_labels() -> None:
     assert [operation.mnemonic[:6] for operation in loop.operations] == ["v_mfma", "s_cbra"]
 
 
+IN_GROUPS = {"main_loop": "wave_ping_pong"}
+
+
 def kernel_loops(spec: AttentionSpec, schedule: Schedule | None = None) -> tuple[Loop, ...]:
     plan = lower(spec, schedule or default_schedule(spec, GFX942), GFX942)
     text = assembly_listing(emit_source(plan))
@@ -108,38 +113,61 @@ def kernel_loops(spec: AttentionSpec, schedule: Schedule | None = None) -> tuple
         pytest.skip("the package ziglang is not installed")
     assert "scratch_" not in text
     # A loop over the lanes' resources, where one is not known to be uniform.
-    assert "s_cbranch_execnz" not in text or schedule is not None
+    assert "s_cbranch_execnz" not in text or plan.slot_table is None
     return find_loops(parse_listing(text, TIMING))
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
-    ("head_dim", "dv", "dtype", "waves", "least"),
+    ("head_dim", "dv", "dtype", "changes", "least"),
     [
-        (128, None, "bf16", 2, 0.95),
-        (128, None, "fp16", 2, 0.95),
-        (96, None, "bf16", 2, 0.92),
-        (64, None, "bf16", 2, 0.86),
-        (192, 128, "bf16", 2, 0.95),
-        (192, None, "bf16", 1, 0.90),
-        (256, None, "bf16", 1, 0.92),
+        (128, None, "bf16", {}, 0.95),
+        (128, None, "fp16", {}, 0.95),
+        (96, None, "bf16", {}, 0.92),
+        (64, None, "bf16", {}, 0.86),
+        (192, 128, "bf16", {}, 0.95),
+        (192, None, "bf16", {}, 0.95),
+        (256, None, "bf16", {}, 0.92),
+        (128, None, "bf16", IN_GROUPS, 0.97),
+        (128, None, "fp16", IN_GROUPS, 0.95),
+        (192, 128, "bf16", IN_GROUPS, 0.97),
+        (128, None, "bf16", {"matrix": "16x16x16"}, 0.88),
+        (128, None, "bf16", {**IN_GROUPS, "matrix": "16x16x16"}, 0.88),
     ],
 )
 def test_predicted_utilisation(
-    head_dim: int, dv: int | None, dtype: str, waves: int, least: float, causal: bool
+    head_dim: int, dv: int | None, dtype: str, changes: dict[str, str], least: float, causal: bool
 ) -> None:
     spec = AttentionSpec(head_dim=head_dim, head_dim_v=dv, dtype=dtype, causal=causal)
-    plan = lower(spec, default_schedule(spec, GFX942), GFX942)
+    schedule = dataclasses.replace(default_schedule(spec, GFX942), **changes)
+    plan = lower(spec, schedule, GFX942)
     assert plan.slot_table is not None
-    (loop,) = kernel_loops(spec)
+    (loop,) = kernel_loops(spec, schedule)
     assert loop.matrix_count == 2 * len(plan.slot_table.slots)
-    report = report_loop((loop,), TIMING, waves=waves)
+    waves = 1 if plan.uses_accumulation_registers else 2
+    report = report_loop((loop,), TIMING, waves=waves, groups=plan.wave_groups)
     assert report.simulated.matrix_utilisation > least
     counts = dict(report.counts)
-    assert counts["barrier"] == 2
+    assert counts["barrier"] == 2 * plan.wave_groups
     assert "register move" not in counts
     # One wait a use of the ring at most, two for what is staged, and that before the barrier.
     assert counts["wait"] <= len(plan.slot_table.slots) + 2 * 8
+
+
+def test_groups_of_waves_run_the_loop_a_barrier_apart() -> None:
+    # Products and vector work of the same length: in step they take turns, half a turn apart not.
+    lines = [*["v_mfma_f32_32x32x8_bf16 v[0:15], v[16:17], v[18:19], v[0:15]"] * 8, "s_barrier"]
+    lines += [*["v_add_f32 v20, v21, v22"] * 40, "s_barrier", "s_cbranch_scc1 .LOOP"]
+    text = ".LOOP:\n" + "".join(f"\t{line}\n" for line in lines)
+    loops = find_loops(parse_listing(text, TIMING))
+    together, apart = (report_loop(loops, TIMING, waves=2, groups=groups) for groups in (1, 2))
+    assert together.simulated.matrix_utilisation < 0.8
+    assert apart.simulated.matrix_utilisation > 0.9
+    (loop,) = loops
+    behind = loop.behind(1)
+    assert sorted(map(str, behind.operations)) == sorted(map(str, loop.operations))
+    assert behind.operations[0].mnemonic == "v_add_f32"
+    assert loop.behind(2).operations[0].mnemonic == "s_cbranch_scc1"
 
 
 def test_the_order_is_worth_it() -> None:

@@ -1,6 +1,6 @@
 """Compile generated files and print what each kernel costs; for CI and for one look by hand.
 
-    python -m fmhagen.compile.files [--compiler NAME] FILE...
+    python -m fmhagen.compile.files [--compiler NAME] [--save DIR] FILE...
 
 Exits with status 1 if a file does not compile, spills or uses local memory.
 """
@@ -51,8 +51,14 @@ def source_of_file(path: Path) -> Source:
     )
 
 
-def compile_file(path: Path, compiler: str) -> tuple[bool, str]:
-    """Compile one file; return whether it is clean, and one line (or a log) about it."""
+def compile_file(path: Path, compiler: str, save: Path | None = None) -> tuple[bool, str]:
+    """Compile one file; return whether it is clean, and one line (or a log) about it.
+
+    Args:
+        path: the generated file.
+        compiler: the name of one, or "auto".
+        save: folder that the binary is written to, under the file's name and `.bin`.
+    """
     started = time.perf_counter()
     try:
         binary = compile_source(
@@ -61,6 +67,8 @@ def compile_file(path: Path, compiler: str) -> tuple[bool, str]:
     except (FmhagenError, ValueError) as error:
         return False, f"FAIL  {path}\n{error}"
     seconds = time.perf_counter() - started
+    if save is not None:
+        (save / f"{path.name}.bin").write_bytes(binary.image)
     used = binary.resources
     registers = [f"{used.registers} registers"]
     if used.accumulator_registers is not None:
@@ -81,11 +89,12 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m fmhagen.compile.files", description="Compile generated kernels."
     )
     parser.add_argument("--compiler", default="auto", help="auto, or the name of one")
+    parser.add_argument("--save", type=Path, metavar="DIR", help="write the binaries there")
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
     clean_count = 0
     for path in options.files:
-        clean, report = compile_file(path, options.compiler)
+        clean, report = compile_file(path, options.compiler, options.save)
         clean_count += clean
         print(report, flush=True)
     print(f"{clean_count} of {len(options.files)} files are clean")
