@@ -125,11 +125,15 @@ def test_cross_attention_with_unrelated_lengths(target: str) -> None:
 def test_an_unlimited_window_is_no_window(target: str) -> None:
     assert AttentionSpec(head_dim=64, window_left=-1, window_right=-1) == FULL
     assert AttentionSpec(head_dim=64, window_left=None, window_right=-1) == FULL
+    q, k, v = normal(1, 1, 70, 2, 64), normal(2, 1, 133, 1, 64), normal(3, 1, 133, 1, 64)
     for field in ("window_left", "window_right"):
-        for width in (0, 5):
-            spec = AttentionSpec(head_dim=64, **{field: width})
-            with pytest.raises(UnsupportedSpecError, match=field):
-                kernel_of(spec, target)
+        for width in (0, 5):  # with -1 on the other side, which must not hide everything
+            spec = AttentionSpec(
+                head_dim=64, **{"window_left": -1, "window_right": -1, field: width}
+            )
+            assert spec == AttentionSpec(head_dim=64, **{field: width})
+            o, lse = kernel_of(spec, target)(q, k, v, return_lse=True)
+            assert_right(spec, o, lse, q, k, v)
         with pytest.raises(InvalidSpecError, match=field):
             AttentionSpec(head_dim=64, **{field: -2})
 
