@@ -226,6 +226,18 @@ def test_candidates_are_what_the_lowering_takes(head_dim: int, causal: bool) -> 
     assert sorted(map(repr, drawn)) == sorted(map(repr, found))
 
 
+def test_candidates_of_gfx942_have_every_order_and_matrix_instruction() -> None:
+    gfx942 = find_target("gfx942")
+    found = candidates(AttentionSpec(), gfx942)
+    kinds = {(str(s.main_loop), str(s.matrix), s.ping_pong) for s in found}
+    loops = ("wave_pipelined", "wave_ping_pong")
+    matrices = ("32x32x8", "16x16x16")
+    assert kinds >= {(loop, matrix, False) for loop in loops for matrix in matrices}
+    assert kinds >= {("wave_pipelined", matrix, True) for matrix in matrices}
+    assert ("wave_interleaved", "32x32x8", False) in kinds
+    assert {s.prefetch for s in found if s.main_loop == "wave_ping_pong"} > {5, 7}
+
+
 def test_registers_use_the_pool() -> None:
     assert register_split(2, SM90, 32) == (40, 232)
     assert register_split(3, SM90, 32) == (32, 160)

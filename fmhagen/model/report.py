@@ -70,6 +70,8 @@ def report_loop(
         "of it transcendental": clk[Kind.TRANSCENDENTAL],
         "of it register moves": clk[Kind.REGISTER_MOVE],
         "LDS": clk[Kind.LDS] * timing.simds,
+        "vector memory, issue": clk[Kind.LOAD],
+        "barriers": counts[str(Kind.BARRIER)] * timing.barrier_clk,
     }
     bounds = {name: value for name, value in busy.items() if not name.startswith("of it")}
     flops = matrices * timing.matrix_flops * timing.simds * timing.compute_units
