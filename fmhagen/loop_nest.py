@@ -98,7 +98,7 @@ def _wave_ping_pong(plan: Plan) -> tuple[str, ...]:
         (
             1,
             f"{s.consumers} waves of {s.tile_m // s.consumers} rows, in two groups",
-            "each loads and computes; the second group half a step behind",
+            "all load and compute; the second group half a step late",
         ),
         (2, f"load Q[{s.tile_m // s.consumers}, {d}] -> registers", "of this wave's rows"),
         (2, f"K, V[{unit}, {d}, {dv}] -> SMEM_K, SMEM_V", "of the first units, by all waves"),
@@ -107,8 +107,8 @@ def _wave_ping_pong(plan: Plan) -> tuple[str, ...]:
         (3, f"for unit of {unit} keys:", "two a tile"),
         (
             4,
-            f"S = Q K^T of the next unit, O = O + P V of this one: {products} matrix instructions",
-            "the other group: its softmax",
+            "S = Q K^T of the next unit, O = O + P V of this",
+            f"{products} matrix instructions; the other group: its softmax",
         ),
         (4, f"P, l of the next unit{mask}", "the other group: its products"),
         (4, "K, V of units to come -> SMEM_K, SMEM_V", "two block barriers a unit"),
