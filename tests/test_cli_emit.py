@@ -119,7 +119,7 @@ def test_a_bad_spec_file_is_refused(tmp_path: Path, text: str, says: str) -> Non
         (("--anchor", "middle"), "anchor"),
         (("--window-left", "-2"), "window_left"),
         (("--scale", "-1.0"), "scale"),
-        (("--soft-cap", "30"), "soft_cap"),
+        (("--soft-cap", "-30.0"), "soft_cap"),
         (("--direction", "backward"), "direction"),
         (("--target", "sm80"), "target"),
         (("--tile-n", "100"), "tile_n"),
