@@ -1,10 +1,12 @@
 """Shared by all tests: one cache of binaries a session, and no gpu test where there is no GPU."""
 
 import functools
+import gc
 import os
 import shutil
 import tempfile
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -61,3 +63,16 @@ def missing_gpu() -> str | None:
     except FmhagenError as error:
         return str(error)
     return None
+
+@pytest.fixture(autouse=True, scope="module")
+def _kernels_of_a_module_are_unloaded(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let go of what a module's helpers keep: each emulated kernel holds over a thousand mappings.
+
+    Linux allows a process 65530 of them, and one process runs many modules.
+    """
+    yield
+    for value in list(vars(request.module).values()):
+        clear = getattr(value, "cache_clear", None)
+        if callable(clear):
+            clear()
+    gc.collect()
