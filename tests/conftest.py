@@ -64,6 +64,7 @@ def missing_gpu() -> str | None:
         return str(error)
     return None
 
+
 @pytest.fixture(autouse=True, scope="module")
 def _kernels_of_a_module_are_unloaded(request: pytest.FixtureRequest) -> Iterator[None]:
     """Let go of what a module's helpers keep: each emulated kernel holds over a thousand mappings.
