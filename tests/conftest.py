@@ -65,13 +65,16 @@ def missing_gpu() -> str | None:
     return None
 
 
-@pytest.fixture(autouse=True, scope="module")
-def _kernels_of_a_module_are_unloaded(request: pytest.FixtureRequest) -> Iterator[None]:
+@pytest.fixture(autouse=True)
+def _kernels_are_unloaded(request: pytest.FixtureRequest) -> Iterator[None]:
     """Let go of what a module's helpers keep: each emulated kernel holds over a thousand mappings.
 
     Linux allows a process 65530 of them, and one process runs many modules.
     """
     yield
+    maps = Path("/proc/self/maps")
+    if not maps.is_file() or maps.read_bytes().count(b"\n") < 15000:
+        return
     for value in list(vars(request.module).values()):
         clear = getattr(value, "cache_clear", None)
         if callable(clear):
