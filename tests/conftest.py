@@ -1,12 +1,10 @@
 """Shared by all tests: one cache of binaries a session, and no gpu test where there is no GPU."""
 
 import functools
-import gc
 import os
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
@@ -63,20 +61,3 @@ def missing_gpu() -> str | None:
     except FmhagenError as error:
         return str(error)
     return None
-
-
-@pytest.fixture(autouse=True)
-def _kernels_are_unloaded(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Let go of what a module's helpers keep: each emulated kernel holds over a thousand mappings.
-
-    Linux allows a process 65530 of them, and one process runs many modules.
-    """
-    yield
-    maps = Path("/proc/self/maps")
-    if not maps.is_file() or maps.read_bytes().count(b"\n") < 15000:
-        return
-    for value in list(vars(request.module).values()):
-        clear = getattr(value, "cache_clear", None)
-        if callable(clear):
-            clear()
-    gc.collect()

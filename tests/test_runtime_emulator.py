@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -20,6 +21,7 @@ from fmhagen.targets import TARGETS
 
 DTYPES = {"bf16": ml_dtypes.bfloat16, "fp16": np.float16}
 NAMES = tuple(target.name for target in TARGETS)
+MAPS = Path("/proc/self/maps")
 # (batch, rows, keys, heads, key heads)
 SIZES = (
     (1, 1, 1, 1, 1),
@@ -222,3 +224,16 @@ def test_a_binary_in_memory_alone_runs() -> None:
     made = compile_kernel(SPEC, device="emulator", cache=None)
     assert made.binary.path is None
     check(SPEC, *made(q, k, v, return_lse=True), q, k, v)
+
+
+@pytest.mark.skipif(not MAPS.is_file(), reason="counts mappings as Linux lists them")
+@pytest.mark.parametrize("target", NAMES)
+def test_a_kernel_keeps_few_mappings_between_runs(target: str) -> None:
+    """Linux allows a process 65530; while a kernel runs, each of its fibers takes two."""
+    q, k, v = inputs(SPEC, (1, 70, 97, 2, 2))
+    kernels = [kernel(AttentionSpec(head_dim=64, scale=scale), target) for scale in (0.25, 0.5)]
+    kernels[0](q, k, v)  # what only the first emulated kernel of a process brings
+    before = MAPS.read_bytes().count(b"\n")
+    for _ in range(2):
+        kernels[1](q, k, v)
+    assert MAPS.read_bytes().count(b"\n") - before < 50

@@ -80,7 +80,7 @@ static inline void context_make(Context& context, u8* low, u8* top, void (*entry
 
 #endif
 
-// ---- stacks: one mapping, kept for the next run, a guard page below each ------------------------
+// ---- stacks: one mapping, kept for the next run, a guard page below each while one runs ---------
 
 enum : u32 { DEFAULT_STACK_BYTES = 128 << 10, PAGE_BYTES = 4096, COLOURS = 64, LINE_BYTES = 64 };
 
@@ -96,16 +96,26 @@ static void stacks_unmap() {
 static bool stacks_map(u32 count, u32 bytes) {
   if (!bytes) bytes = DEFAULT_STACK_BYTES;
   u64 pitch = (bytes + 2 * PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
-  if (stacks && stack_count >= count && stack_pitch == pitch) return true;
-  stacks_unmap();
-  stack_pitch = pitch;
-  stack_count = count;
-  void* map = mmap(nullptr, pitch * count, PROT_READ | PROT_WRITE,
-                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (map == MAP_FAILED) return false;
-  stacks = static_cast<u8*>(map);
+  if (!stacks || stack_count < count || stack_pitch != pitch) {
+    stacks_unmap();
+    stack_pitch = pitch;
+    stack_count = count;
+    void* map = mmap(nullptr, pitch * count, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (map == MAP_FAILED) return false;
+    stacks = static_cast<u8*>(map);
+    // NOTE: a page that is touched before the first guard, so that all pieces count as one mapping's
+    // and are joined again.
+    stacks[0] = 0;
+  }
   for (u32 i = 0; i < count; i++) mprotect(stacks + i * pitch, PAGE_BYTES, PROT_NONE);
   return true;
+}
+
+// Between runs there are no guards: each splits the mapping, Linux allows a process 65530 pieces by
+// default, and a process may keep many kernels.
+static void stacks_join() {
+  if (stacks) mprotect(stacks, stack_pitch * stack_count, PROT_READ | PROT_WRITE);
 }
 
 static inline u8* stack_low(u32 index) { return stacks + index * stack_pitch + PAGE_BYTES; }

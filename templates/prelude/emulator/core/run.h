@@ -193,6 +193,7 @@ static void run_request() {
     context_switch(outer_context, scheduler_context);
     signals_end(earlier_stack);
   }
+  stacks_join();
   buffers_end();
 }
 
