@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fmhagen.compile.binary import Binary
-from fmhagen.errors import CaptureError, TensorError
+from fmhagen.errors import TensorError
 from fmhagen.expr.mods import MaskMod
 from fmhagen.formula import mask_of
 from fmhagen.mapping.flex import is_block_mask, map_of_block_mask
@@ -17,7 +17,7 @@ from fmhagen.mapping.plan import MapPlan, lower_map, source_of
 from fmhagen.mapping.spec import MapSpec
 from fmhagen.runtime.alignment import aligned_numpy
 from fmhagen.runtime.arguments import Arguments, Extras, Given
-from fmhagen.runtime.base import Loaded, Memories
+from fmhagen.runtime.base import Loaded, Memories, refuse_in_capture
 from fmhagen.runtime.block_map import BlockMap, map_size
 from fmhagen.runtime.checks import axes_of
 from fmhagen.runtime.launch_values import Value
@@ -118,20 +118,15 @@ class Mapper:
         Raises:
             CaptureError: that is still to do, and the stream is being captured.
         """
-        memory = launcher.backend.memory
-        found = self._loaded.get((memory, device))
-        if found is None:
-            with self._lock:
+        backend = launcher.backend
+        place = backend.memory, device
+        with self._lock:
+            found = self._loaded.get(place)
+            if found is None:
                 plan = self._plan(launcher)
-                if launcher.backend.is_capturing(device, stream):
-                    raise CaptureError(
-                        f"{plan.symbol} is not loaded on device {device}, and a graph is being"
-                        " captured; warm up before the capture: call the kernel once outside it,"
-                        f" or kernel.load({device})"
-                    )
-                binary = self._compile(source_of(plan), memory)
-                found = launcher.backend.load(binary, plan, device)
-                self._loaded[memory, device] = found
+                refuse_in_capture(backend, plan.symbol, device, stream)
+                binary = self._compile(source_of(plan), backend.memory)
+                found = self._loaded[place] = backend.load(binary, plan, device)
         return found
 
     def spec_of(self, launcher: Launcher) -> MapSpec:

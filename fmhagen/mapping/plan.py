@@ -12,15 +12,13 @@ from fmhagen.grid import GridFormula
 from fmhagen.language import Language
 from fmhagen.lowering.language import lower_language
 from fmhagen.mapping.spec import WORD_TILES, MapSpec
-from fmhagen.params import ParamField, pack_params
-from fmhagen.plan import Constant, SharedRegion
+from fmhagen.params import pack_params
 from fmhagen.resources import templates_dir
+from fmhagen.small_plan import THREADS, SmallPlan, numbers
 from fmhagen.source import Source
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import TARGETS, Target, find_target
-from fmhagen.wrapping import wrapped_call
 
-THREADS = 128
 BYTE_TILES = 8  # key tiles of a wave: a byte of each bitmap
 CHUNK_ROWS = 16  # query rows between two looks at whether a tile is decided already
 _OWN_FIELDS = (
@@ -35,60 +33,18 @@ _OWN_FIELDS = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MapPlan:
-    """One classifier kernel; the names are those of `plan.Plan`.
+class MapPlan(SmallPlan):
+    """One classifier kernel; a tile of its grid is what the waves of a block classify at once.
 
     Attributes:
-        spec, target: what it was lowered from.
-        symbol: `extern "C"` name.
-        constants: the numbers, in printing order.
-        params: fields of the packed parameter block.
-        params_bytes: its size.
-        grid: the grid formula; a tile is what the waves of a block classify at once.
         language: the mask as C++.
-        threads, shared, shared_bytes, shared_is_dynamic, is_dependent, wave_groups: as in
-            `plan.Plan`.
     """
 
+    SKELETON = "classify"
+    EMIT = "emit_map"
+
     spec: MapSpec
-    target: Target
-    symbol: str
-    constants: tuple[Constant, ...]
-    params: tuple[ParamField, ...]
-    params_bytes: int
-    grid: GridFormula
     language: Language
-    threads: int = THREADS
-    shared: tuple[SharedRegion, ...] = ()
-    shared_bytes: int = 0
-    shared_is_dynamic: bool = False
-    is_dependent: bool = False
-    wave_groups: int = 1
-
-    @property
-    def filename(self) -> str:
-        """Base name of the emitted file."""
-        return self.symbol + self.target.file_suffix
-
-    @property
-    def kernel_template(self) -> str:
-        """The skeleton under `templates/` that the kernel is printed with."""
-        return f"kernels/classify{self.target.file_suffix}.j2"
-
-    @property
-    def constructor(self) -> str:
-        """The Python expression that recreates this plan's source."""
-        return f"emit_map({self.spec!r}, target={self.target.name!r})"
-
-    @property
-    def constructor_lines(self) -> tuple[str, ...]:
-        """The same, an argument a line."""
-        return (
-            "fmhagen.emit_map(",
-            *wrapped_call(repr(self.spec)),
-            f"    target={self.target.name!r},",
-            ")",
-        )
 
 
 def lower_map(spec: MapSpec, target: Target) -> MapPlan:
@@ -102,9 +58,8 @@ def lower_map(spec: MapSpec, target: Target) -> MapPlan:
         spec=spec,
         target=target,
         symbol=f"classify_mask{digest}__m{spec.tile_m}n{spec.tile_n}__{target.symbol_suffix}",
-        constants=tuple(
-            Constant(ctype="u32", name=name, value=value, comment=comment)
-            for name, value, comment in (
+        constants=numbers(
+            (
                 ("TILE_M", spec.tile_m, "query rows of a tile"),
                 ("TILE_N", spec.tile_n, "keys of a tile"),
                 ("THREADS", THREADS, "of a block"),

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from fmhagen.compile.driver import compile_source
-from fmhagen.errors import CaptureError, InvalidSpecError, TensorError
+from fmhagen.errors import InvalidSpecError, TensorError
 from fmhagen.kernel_plan import KernelPlan
 from fmhagen.merging.memory import memories_of, share_elements
 from fmhagen.merging.plan import MergePlan, lower_merge, source_of
 from fmhagen.merging.spec import MAX_PARTS, MergeDType, MergeSpec
 from fmhagen.runtime.alignment import aligned_copy, misalignment
-from fmhagen.runtime.base import Backend, Loaded
+from fmhagen.runtime.base import Backend, Loaded, refuse_in_capture
 from fmhagen.runtime.checks import MAX_ROWS, Axes, Problem
 from fmhagen.runtime.devices import TARGET_OF_MEMORY, gpu_backend
 from fmhagen.runtime.launch_values import LOG2_E, Value
@@ -187,11 +187,9 @@ def _ready(plan: MergePlan, memory: Memory, device: int, stream: int) -> Loaded:
         CaptureError: that is still to do, and the stream is being captured.
     """
     place = plan.symbol, memory, device
-    if place not in _warm() and _backend(memory).is_capturing(device, stream):
-        raise CaptureError(
-            f"{plan.symbol} is not loaded on device {device}, and a graph is being captured; call"
-            " merge_states once outside it"
-        )
+    if place not in _warm():
+        how = "call merge_states once outside it"
+        refuse_in_capture(_backend(memory), plan.symbol, device, stream, how)
     loaded = _loaded(plan, memory, device)
     _warm().add(place)
     return loaded

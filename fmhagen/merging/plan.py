@@ -9,56 +9,25 @@ from fmhagen.emission.definitions import Definition, parse
 from fmhagen.emission.environment import render
 from fmhagen.grid import GridFormula
 from fmhagen.merging.spec import VECTOR_BYTES, MergeDType, MergeSpec
-from fmhagen.params import ParamField, pack_params
-from fmhagen.plan import Constant, SharedRegion
+from fmhagen.params import pack_params
 from fmhagen.resources import templates_dir
+from fmhagen.small_plan import THREADS, SmallPlan, numbers
 from fmhagen.source import Source
 from fmhagen.targets import TARGETS, Target, find_target
 
-THREADS = 128
 MAX_LANES = 32  # of one row: shuffles reach as far on every target
 _ELEMENTS = {"bf16": "u16", "fp16": "u16", "fp32": "f32"}
 _WORDS = {"bf16": "bf16", "fp16": "f16", "fp32": ""}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MergePlan:
-    """One kernel that merges parts; the names are those of `plan.Plan`.
+class MergePlan(SmallPlan):
+    """One kernel that merges parts; a tile of its grid is a block's rows."""
 
-    Attributes:
-        spec, target: what it was lowered from.
-        symbol: `extern "C"` name.
-        constants: the numbers, in printing order.
-        params: fields of the packed parameter block.
-        params_bytes: its size.
-        grid: the grid formula; a tile is a block's rows.
-        threads, shared, shared_bytes, shared_is_dynamic, is_dependent, wave_groups: as in
-            `plan.Plan`.
-    """
+    SKELETON = "merge_states"
+    EMIT = "emit_merge"
 
     spec: MergeSpec
-    target: Target
-    symbol: str
-    constants: tuple[Constant, ...]
-    params: tuple[ParamField, ...]
-    params_bytes: int
-    grid: GridFormula
-    threads: int = THREADS
-    shared: tuple[SharedRegion, ...] = ()
-    shared_bytes: int = 0
-    shared_is_dynamic: bool = False
-    is_dependent: bool = False
-    wave_groups: int = 1
-
-    @property
-    def filename(self) -> str:
-        """Base name of the emitted file."""
-        return self.symbol + self.target.file_suffix
-
-    @property
-    def kernel_template(self) -> str:
-        """The skeleton under `templates/` that the kernel is printed with."""
-        return f"kernels/merge_states{self.target.file_suffix}.j2"
 
     @property
     def parts(self) -> tuple[int, ...]:
@@ -85,21 +54,6 @@ class MergePlan:
         """The function that rounds two floats to 16 bits each."""
         return f"pack_{_WORDS[self.spec.dtype]}x2"
 
-    @property
-    def constructor(self) -> str:
-        """The Python expression that recreates this plan's source."""
-        return f"emit_merge({self.spec!r}, target={self.target.name!r})"
-
-    @property
-    def constructor_lines(self) -> tuple[str, ...]:
-        """The same, an argument a line."""
-        return (
-            "fmhagen.emit_merge(",
-            f"    {self.spec!r},",
-            f"    target={self.target.name!r},",
-            ")",
-        )
-
 
 def lower_merge(spec: MergeSpec, target: Target) -> MergePlan:
     """Decide everything that the text and the launch of a kernel need."""
@@ -113,9 +67,8 @@ def lower_merge(spec: MergeSpec, target: Target) -> MergePlan:
         spec=spec,
         target=target,
         symbol=symbol,
-        constants=tuple(
-            Constant(ctype="u32", name=name, value=value, comment=comment)
-            for name, value, comment in (
+        constants=numbers(
+            (
                 ("PARTS", spec.parts, "sets of keys"),
                 ("THREADS", THREADS, "of a block"),
                 ("ELEMENTS", elements, "of O that a lane reads at once: 16 bytes"),

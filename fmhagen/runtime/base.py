@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from fmhagen.compile.binary import Binary
+from fmhagen.errors import CaptureError
 from fmhagen.kernel_plan import KernelPlan
 from fmhagen.plan import Plan, TensorMapPlan
 from fmhagen.runtime.launch_values import Operand, Value
@@ -101,3 +102,21 @@ class Backend(Protocol):
 
     def is_capturing(self, device: int, stream: int) -> bool:
         """Return whether the stream is being captured into a graph."""
+
+
+def refuse_in_capture(
+    backend: Backend, symbol: str, device: int, stream: int, warm_up: str | None = None
+) -> None:
+    """Refuse to compile and load a kernel while a graph is being captured.
+
+    `warm_up` says what to do before the capture; None means what serves an attention kernel.
+
+    Raises:
+        CaptureError: the stream is being captured.
+    """
+    if backend.is_capturing(device, stream):
+        how = warm_up or f"call the kernel once outside it, or kernel.load({device})"
+        raise CaptureError(
+            f"{symbol} is not loaded on device {device}, and a graph is being captured; warm up"
+            f" before the capture: {how}"
+        )

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from fmhagen.compile.binary import Binary
-from fmhagen.errors import CaptureError, TensorError
+from fmhagen.errors import TensorError
 from fmhagen.plan import Plan
 from fmhagen.runtime.alignment import aligned_copy, misalignment
 from fmhagen.runtime.arguments import Given
-from fmhagen.runtime.base import Backend, Loaded
+from fmhagen.runtime.base import Backend, Loaded, refuse_in_capture
 from fmhagen.runtime.checks import Problem, axes_of
 from fmhagen.runtime.launch_values import (
     Operand,
@@ -71,12 +71,7 @@ class Launcher:
             with self._lock:
                 loaded = kept.get(device)
                 if loaded is None:
-                    if self.backend.is_capturing(device, stream):
-                        raise CaptureError(
-                            f"{plan.symbol} is not loaded on device {device}, and a graph is"
-                            " being captured; warm up before the capture: call the kernel once"
-                            f" outside it, or kernel.load({device})"
-                        )
+                    refuse_in_capture(self.backend, plan.symbol, device, stream)
                     loaded = self.backend.load(self.binary, plan, device)
                     kept[device] = loaded
         return loaded
