@@ -21,12 +21,9 @@ _DIRECT: Fields = (
     ("i64", "o_stride_m", "elements"),
 )
 _PACKED_MAPS: Fields = (
-    ("TensorMap", "q_map", "Q[H,total_q,d], from total_q rows early; box [TILE_M, BOX_COLUMNS]"),
-    ("TensorMap", "k_map", "K[Hk,total_k,d], likewise; box [TILE_N, BOX_COLUMNS]"),
+    ("TensorMap", "q_map", "Q[H,total_q,d], see q_row; box [TILE_M, BOX_COLUMNS]"),
+    ("TensorMap", "k_map", "K[Hk,total_k,d], see k_row; box [TILE_N, BOX_COLUMNS]"),
     ("TensorMap", "v_map", "V[Hk,total_k,dv], likewise; box [TILE_N, BOX_COLUMNS]"),
-)
-_PACKED_STAGED: Fields = (
-    ("TensorMap", "o_map", "O[H,total_q,dv], likewise; box [TILE_M, BOX_COLUMNS]"),
 )
 _PACKED_DIRECT: Fields = (
     ("u16*", "o", "O[H,total_q,dv]"),
@@ -72,13 +69,11 @@ def param_fields(
     spec: AttentionSpec, schedule: Schedule, language: Language, *, offset_mask: bool
 ) -> Fields:
     """Return (ctype, name, comment) of each field, in order; see `plan.ParamField`."""
-    staged = schedule.store == Store.STAGED
     scale = _SCALE_LOG2 if language.score is None else _SCALE
     own = (_SINKS if spec.sink else ()) + language.fields
     if spec.varlen:
-        output = _PACKED_STAGED if staged else _PACKED_DIRECT
-        return _PACKED_MAPS + output + _PACKED_LSE + scale + _PACKED_COUNTS + own
-    output = _STAGED if staged else _DIRECT
+        return _PACKED_MAPS + _PACKED_DIRECT + _PACKED_LSE + scale + _PACKED_COUNTS + own
+    output = _STAGED if schedule.store == Store.STAGED else _DIRECT
     # NOTE: the plain kernel has the offset, too, though it does not read it.
     plain = language.mask is None and language.score is None
     fields = _MAPS + output + _LSE + scale + (_OFFSET if offset_mask or plain else ()) + _COUNTS

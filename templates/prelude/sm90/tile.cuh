@@ -1,13 +1,13 @@
 // The tile layer of sm90: what a kernel body says, in terms of the isa layer.
 
-// A number for each of a thread's two rows of an accumulator: thread_row() and thread_row() + 8 of 64.
+// A number for each of a thread's two rows of an accumulator: lane / 4 and lane / 4 + 8 of its warp's 16.
 using Rows = f32[2];
 
-// S of 64 rows, then P: element i is of row half i / 2 % 2 and column 8 * (i / 4) + thread_column() + i % 2
-// (PTX ISA 9.7.15.5.1, wgmma.mma_async, D fragment).
+// S, then P: element i is of row half i / 2 % 2 and column 8 * (i / 4) + lane % 4 * 2 + i % 2 (PTX ISA 9.7.15.5.1,
+// wgmma.mma_async, D fragment; mma.m16n8 has the same).
 using Scores = f32[TILE_N / 2];
 
-// O of 64 rows, laid out likewise.
+// O, laid out likewise.
 using Output = f32[HEAD_DIM_V / 2];
 
 // P in 16 bits, two elements a register: the accumulator fragment of S is the A fragment of P V.
