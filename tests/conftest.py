@@ -3,6 +3,7 @@
 import functools
 import os
 import shutil
+import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -11,6 +12,9 @@ import hypothesis
 import pytest
 
 CACHE_VARIABLE = "FMHAGEN_CACHE_DIR"
+
+# For `import scripts`; last, so that an installed fmhagen is tested rather than the checkout.
+sys.path.append(str(Path(__file__).resolve().parent.parent))
 
 # Derandomised: the same examples in every run, so that a red test stays red.
 hypothesis.settings.register_profile(

@@ -7,12 +7,14 @@ import functools
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
-from cache_cases import DTYPES, Cache, aligned, attend
+from cache_cases import DTYPES, Cache, aligned
 
 from fmhagen import AttentionSpec, PagedKVCache, PageStorage
 from fmhagen.cascade import CascadeKernel
 from fmhagen.errors import UnsupportedSpecError
+from fmhagen.oracle import reference
 from fmhagen.paging import CascadeTables
 from fmhagen.runtime.emulator_backend import EmulatorOptions
 
@@ -77,7 +79,6 @@ def make_batch(
         write(cache.append(sequence, count=count).slots)
     q = spread * rng.standard_normal((len(own), seqlen_q, heads, spec.d))
     q = q.transpose(0, 2, 1, 3) if spec.layout == "bhsd" else q
-    held = [storage.gather(0, cache.pages(s), cache.length(s)) for s in sequences]
     tables = cache.tables(sequences)
     case = Cache(
         q=aligned(q.astype(dtype)),
@@ -85,10 +86,24 @@ def make_batch(
         v=storage.v(),
         lengths=tables.cache_seqlens,
         table=tables.block_table,
-        keys=tuple(k.astype(np.float64) for k, _ in held),
-        values=tuple(v.astype(np.float64) for _, v in held),
     )
     return Batch(cache=cache, storage=storage, sequences=sequences, case=case)
+
+
+def attend(
+    spec: AttentionSpec, batch: Batch
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return O (B, Sq, H, dv) and LSE of one contiguous cache, read page by page, not by tables."""
+    case, cache = batch.case, batch.cache
+    held = [batch.storage.gather(0, cache.pages(s), cache.length(s)) for s in batch.sequences]
+    most = max(len(k) for k, _ in held)
+    k, v = (
+        np.stack([np.pad(pair[i], ((0, most - len(pair[i])), (0, 0), (0, 0))) for pair in held])
+        for i in range(2)
+    )
+    contiguous = dataclasses.replace(spec, page_size=None, cache_layout="nhd", layout="bshd")
+    q = case.q.swapaxes(1, 2) if spec.layout == "bhsd" else case.q
+    return reference(contiguous, q, k, v, cache_seqlens=case.lengths)
 
 
 def check(spec: AttentionSpec, batch: Batch) -> CascadeTables:
@@ -102,14 +117,14 @@ def check(spec: AttentionSpec, batch: Batch) -> CascadeTables:
     assert np.array_equal(cascade(case.q, case.k, case.v, tables), o)
     o = o.swapaxes(1, 2) if heads_first else o
 
-    o_right, lse_right = attend(spec, case)
+    o_right, lse_right = attend(spec, batch)
     seen = np.isfinite(lse_right)
     assert np.array_equal(np.isneginf(lse), ~seen)
     assert np.abs(lse[seen] - lse_right[seen]).max(initial=0) < 2e-5
     o64 = o.astype(np.float64)
     assert not np.isnan(o64).any()
     assert not o64[~seen.transpose(0, 2, 1)].any()
-    largest = max(np.abs(item).max(initial=0) for item in case.values)
+    largest = np.nanmax(np.abs(case.v.astype(np.float64)), initial=0)
     assert np.abs(o64 - o_right).max(initial=0) <= ROUNDINGS * EPSILON[spec.dtype] * largest
 
     lengths, pages = case.lengths, case.table

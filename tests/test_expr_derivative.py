@@ -7,6 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from language_cases import SCORES, MaskCase
 
 import fmhagen
 from fmhagen.expr import build
@@ -15,7 +16,6 @@ from fmhagen.expr.evaluate import evaluate
 from fmhagen.expr.mods import ScoreMod
 from fmhagen.expr.nodes import Node
 from fmhagen.formula import score_of
-from tests.language_cases import SCORES, MaskCase
 
 STEP = 1e-6
 LEAVES: dict[str, Any] = {

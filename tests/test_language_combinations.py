@@ -6,13 +6,13 @@ import random
 from typing import Any
 
 import pytest
+from language_runs import is_supported
 
 from fmhagen.comparison import Tolerance
 from fmhagen.instance import Instance
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import TARGETS, Target
 from fmhagen.verification import Case, verify
-from tests.language_runs import is_supported
 
 MASKS: tuple[dict[str, Any], ...] = (
     {},

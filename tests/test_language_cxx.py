@@ -7,14 +7,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from language_cases import MASKS, SCORES, MaskCase
+from language_cxx import Compiled, compile_specs
 
 from fmhagen.expr.evaluate import evaluate
 from fmhagen.expr.tiles import tile_class
 from fmhagen.formula import mask_of, score_of
 from fmhagen.key_runs import Place, visible_keys
 from fmhagen.spec import AttentionSpec
-from tests.language_cases import MASKS, SCORES, MaskCase
-from tests.language_cxx import Compiled, compile_specs
 
 PLACES = [
     Place(b=0, h=0, seqlen_q=100, seqlen_k=100),

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from language_cases import MASKS, SCORES
+from language_runs import is_supported
 
 import fmhagen
 from fmhagen.inventory import digest_holds
@@ -18,8 +20,6 @@ from fmhagen.lowering.language import lower_language
 from fmhagen.plan import Plan
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import TARGETS
-from tests.language_cases import MASKS, SCORES
-from tests.language_runs import is_supported
 
 REPOSITORY = Path(__file__).parent.parent
 LONG = (
@@ -127,7 +127,7 @@ def test_the_parameter_block_has_what_the_functions_read_and_no_more() -> None:
 
 def test_text_is_the_same_under_any_hash_seed() -> None:
     code = (
-        "from tests.language_cases import MASKS, SCORES\n"
+        "from language_cases import MASKS, SCORES\n"
         "from fmhagen.lowering.language import lower_language\n"
         "for case in (*MASKS.values(), *SCORES.values()):\n"
         "    print(case.spec, lower_language(case.spec).text)\n"
@@ -136,7 +136,7 @@ def test_text_is_the_same_under_any_hash_seed() -> None:
         subprocess.run(
             (sys.executable, "-c", code),
             cwd=REPOSITORY,
-            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(REPOSITORY)},
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(REPOSITORY / "tests")},
             capture_output=True,
             check=True,
         ).stdout

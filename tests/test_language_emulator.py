@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from language_cases import MASKS, SCORES
+from language_runs import is_right, is_supported, run
 
 from fmhagen.targets import TARGETS, Target
-from tests.language_cases import MASKS, SCORES
-from tests.language_runs import is_right, is_supported, run
 
 CASES = {**MASKS, **SCORES}
 SIZES = [(100, 130), (70, 41)]

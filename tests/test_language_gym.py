@@ -11,15 +11,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from language_cxx import Compiled, compile_specs
+from language_gym import MASKS, SCORES
+from language_runs import is_right, is_supported, run
 
 from fmhagen.expr.evaluate import evaluate
 from fmhagen.expr.mods import MaskMod, ScoreMod
 from fmhagen.key_runs import Place, key_runs, visible_keys
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import TARGETS, Target
-from tests.language_cxx import Compiled, compile_specs
-from tests.language_gym import MASKS, SCORES
-from tests.language_runs import is_right, is_supported, run
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("attn_gym")

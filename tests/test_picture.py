@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from language_cases import MASKS
 from typer.testing import CliRunner
 
 from fmhagen.cli import app
 from fmhagen.key_runs import Place, visible_keys
 from fmhagen.picture import mask_picture
 from fmhagen.spec import AttentionSpec
-from tests.language_cases import MASKS
 
 PLACE = Place(b=1, h=2, seqlen_q=61, seqlen_k=90)
 
