@@ -93,7 +93,7 @@ def render_all(directory: Path, measure: Measure | None = None) -> dict[str, str
     known = read_manifest(directory / MANIFEST)
     files: dict[str, str] = {}
     entries = []
-    for plan, source in _kernels():
+    for plan, source in kernels():
         path = f"{source.target}/{source.filename}"
         old = known.get(path)
         kept = old.measurement if old is not None and old.digest == source.digest else None
@@ -104,7 +104,8 @@ def render_all(directory: Path, measure: Measure | None = None) -> dict[str, str
     return files
 
 
-def _kernels() -> Iterator[tuple[KernelPlan, Source]]:
+def kernels() -> Iterator[tuple[KernelPlan, Source]]:
+    """Yield every committed kernel as plan and source: attention, merges and block maps."""
     for instance in instances():
         yield instance.plan(), instance.source()
     for target in TARGETS:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from fmhagen.compile import Compiler, available_compilers, compile_source
 from fmhagen.compile.binary import Resources
 from fmhagen.compile.listing import assembly_listing
 from fmhagen.inspection.main_loop import main_loop_report, snapshot
-from fmhagen.inventory import instances
+from fmhagen.inventory import kernels
 from fmhagen.manifest import MANIFEST, Measurement, read_manifest
 from fmhagen.source import Source
 from fmhagen.targets import find_target
@@ -59,31 +61,52 @@ def _main_loop(source: Source, resources: Resources) -> str:
     return "" if report is None else snapshot(report)
 
 
-def measured_differences(directory: Path) -> tuple[str, ...]:
-    """Return one sentence for each resource that is not what the manifest says.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """The committed kernels, measured again.
 
-    A kernel is compared only if the compiler that is here is the one that the manifest names.
+    Attributes:
+        compared: how many kernels were compared.
+        moved: one sentence for each resource that is not what the manifest says.
+        left_out: one sentence for each kernel that was not compared, with the reason.
+    """
+
+    compared: int
+    moved: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+
+def measure_again(directory: Path) -> Measured:
+    """Compare what every committed kernel costs with what the manifest in a directory says.
+
+    A kernel is compared only if the compiler that is here is the one that the manifest names, since
+    another one may give it other registers.
     """
     known = read_manifest(directory / MANIFEST)
-    found = []
-    for instance in instances():
-        source = instance.source()
+    compared = 0
+    moved: list[str] = []
+    left_out: list[str] = []
+    for _, source in kernels():
         path = f"{source.target}/{source.filename}"
         entry = known.get(path)
         old = entry.measurement if entry is not None else None
         compiler = pinned_compiler(source.target)
-        if compiler is None or (old is not None and old.compiler != compiler.label):
-            continue
-        new = measure(source)
-        if old is None or new is None:
-            found.append(f"{path}: the manifest has no resources")
-            continue
-        before, after = old.resources.to_dict(), new.resources.to_dict()
-        if old.main_loop != new.main_loop:
-            found.append(f"{path}: main loop: {new.main_loop}; the manifest says {old.main_loop}")
-        found.extend(
-            f"{path}: {name} is {after[name]}, the manifest says {before[name]}"
-            for name in after
-            if after[name] != before[name]
-        )
-    return tuple(found)
+        if compiler is None:
+            left_out.append(f"{path}: no compiler whose resources the manifest holds is here")
+        elif old is None:
+            moved.append(f"{path}: the manifest has no resources")
+        elif old.compiler != compiler.label:
+            left_out.append(f"{path}: measured with {old.compiler}; here is {compiler.label}")
+        elif (new := measure(source)) is not None:
+            compared += 1
+            moved += (f"{path}: {sentence}" for sentence in _differences(old, new))
+    return Measured(compared=compared, moved=tuple(moved), left_out=tuple(left_out))
+
+
+def _differences(old: Measurement, new: Measurement) -> Iterator[str]:
+    if old.main_loop != new.main_loop:
+        yield f"main loop: {new.main_loop}; the manifest says {old.main_loop}"
+    before, after = old.resources.to_dict(), new.resources.to_dict()
+    for name, value in after.items():
+        if value != before[name]:
+            yield f"{name} is {value}, the manifest says {before[name]}"

@@ -666,8 +666,8 @@ GFX942 = (
     Fault(
         name="o_stored_one_row_too_many",
         edits=swap(
-            "row_buffer(heads.o, params.o_stride_m, params.seqlen_q,",
-            "row_buffer(heads.o, params.o_stride_m, params.seqlen_q + 1,",
+            "row_buffer(heads.o, params.o_stride_m, heads.seqlen_q,",
+            "row_buffer(heads.o, params.o_stride_m, heads.seqlen_q + 1,",
         ),
         kinds=("out_of_bounds", "written_twice"),
         words=("buffer_store_dwordx4", "out"),
@@ -675,7 +675,7 @@ GFX942 = (
     Fault(
         name="o_stored_without_a_limit",
         edits=swap(
-            "row_buffer(heads.o, params.o_stride_m, params.seqlen_q,",
+            "row_buffer(heads.o, params.o_stride_m, heads.seqlen_q,",
             "row_buffer(heads.o, params.o_stride_m, ~0u,",
         ),
         kinds=("out_of_bounds", "written_twice"),
@@ -683,14 +683,14 @@ GFX942 = (
     ),
     Fault(
         name="lse_stored_one_row_too_many",
-        edits=swap("m >= params.seqlen_q) {", "m > params.seqlen_q) {"),
+        edits=swap("m >= tile.seqlen_q) {", "m > tile.seqlen_q) {"),
         kinds=("out_of_bounds", "written_twice"),
         words=("global_store_dword", "lse"),
     ),
     Fault(
         name="keys_loaded_without_a_limit",
         edits=swap(
-            "row_buffer(heads.k, params.k_stride_n, params.seqlen_k,",
+            "row_buffer(heads.k, params.k_stride_n, heads.seqlen_k,",
             "row_buffer(heads.k, params.k_stride_n, ~0u,",
         ),
         kinds=("out_of_bounds",),
@@ -699,8 +699,8 @@ GFX942 = (
     Fault(
         name="values_loaded_one_row_too_many",
         edits=swap(
-            "row_buffer(heads.v, params.v_stride_n, params.seqlen_k,",
-            "row_buffer(heads.v, params.v_stride_n, params.seqlen_k + 1,",
+            "row_buffer(heads.v, params.v_stride_n, heads.seqlen_k,",
+            "row_buffer(heads.v, params.v_stride_n, heads.seqlen_k + 1,",
         ),
         kinds=("out_of_bounds",),
         words=("buffer_load_dword",),
@@ -732,15 +732,15 @@ GFX942 = (
     Fault(
         name="one_key_tile_too_few",
         edits=swap(
-            "(visible_keys(params, m_end - 1) + TILE_N - 1) / TILE_N",
-            "visible_keys(params, m_end - 1) / TILE_N",
+            "(visible_keys(tile, m_end - 1) + TILE_N - 1) / TILE_N",
+            "visible_keys(tile, m_end - 1) / TILE_N",
         ),
         kinds=(WRONG_RESULT,),
     ),
     Fault(
         name="one_step_unmasked_that_is_not",
         edits=swap(
-            "visible_keys(params, m_first) / TILE_N", "visible_keys(params, m_first) / TILE_N + 1"
+            "visible_keys(tile, m_first) / TILE_N", "visible_keys(tile, m_first) / TILE_N + 1"
         ),
         kinds=(WRONG_RESULT,),
     ),

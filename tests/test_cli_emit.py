@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from fmhagen import inventory
 from fmhagen.cli import app
 from fmhagen.instance import Instance
 from fmhagen.inventory import render_all, write_if_different
+from fmhagen.manifest import MANIFEST
 from fmhagen.schedule import Schedule
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import TARGETS, find_target
@@ -244,12 +246,36 @@ def test_emit_all_repairs_the_tree_and_removes_its_own_files_alone(tree: Path) -
     assert run("check", "--dir", str(tree)).exit_code == 0
 
 
-def test_check_resources_tells_what_moved(tree: Path) -> None:
-    assert run("emit", "--all", "--dir", str(tree)).exit_code == 0
-    assert run("check", "--resources", "--dir", str(tree)).exit_code == 0
-    manifest = tree / "MANIFEST.toml"
-    manifest.write_text(re.sub(r"registers = \d+", "registers = 1", manifest.read_text(), count=1))
-    assert run("check", "--dir", str(tree)).exit_code == 0
-    done = run("check", "--resources", "--dir", str(tree))
+def test_check_resources_tells_what_moved_of_every_kernel(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # One attention kernel a target, beside those that merge parts and write block maps.
+    monkeypatch.setattr(inventory, "SPECS", (AttentionSpec(head_dim=64),))
+    monkeypatch.setattr(inventory, "CACHE_SPECS", ())
+    directory = ("--dir", str(tmp_path))
+    assert run("emit", "--all", *directory).exit_code == 0
+    files = [path for path in inventory.files_under(tmp_path) if path != MANIFEST]
+    assert len(files) == 8
+    done = run("check", "--resources", *directory)
+    assert done.exit_code == 0, done.stderr
+    assert "8 kernels cost what the manifest says" in done.stderr
+
+    manifest = tmp_path / MANIFEST
+    text = manifest.read_text()
+    manifest.write_text(re.sub(r"^registers = \d+", "registers = 1", text, flags=re.MULTILINE))
+    assert run("check", *directory).exit_code == 0
+    done = run("check", "--resources", *directory)
     assert done.exit_code == 1
-    assert "the manifest says 1" in done.stderr
+    for path in files:
+        assert re.search(
+            rf"^{re.escape(path)}: registers is \d+, .* says 1$", done.stderr, re.MULTILINE
+        )
+
+    # Resources of another compiler are no measure of this one's, and that is said.
+    manifest.write_text(re.sub(r'"zig [\d.]+"', '"zig 0.0.1"', text))
+    report = json.loads(run("check", "--resources", *directory, "--json").stdout)
+    assert report["resources"] == []
+    assert report["resources_compared"] == 4
+    assert {line.split(":")[0] for line in report["resources_left_out"]} == {
+        path for path in files if path.startswith("gfx942/")
+    }

@@ -19,7 +19,7 @@ from fmhagen.inventory import (
     render_all,
     write_if_different,
 )
-from fmhagen.measure import measure, measured_differences
+from fmhagen.measure import Measured, measure, measure_again
 from fmhagen.source import Source
 
 
@@ -141,7 +141,7 @@ def check(
     where = directory or generated_dir()
     expected = render_all(where)
     differences = compare(where, expected)
-    moved = measured_differences(where) if resources else ()
+    measured = measure_again(where) if resources else Measured(compared=0, moved=(), left_out=())
     if json:
         write_json(
             {
@@ -150,7 +150,9 @@ def check(
                 "differences": [
                     {name: getattr(d, name) for name in d.__slots__} for d in differences
                 ],
-                "resources": list(moved),
+                "resources": list(measured.moved),
+                "resources_compared": measured.compared,
+                "resources_left_out": list(measured.left_out),
             }
         )
     else:
@@ -159,11 +161,15 @@ def check(
         for difference in differences:
             hint = " (edited by hand: its digest does not hold)" if difference.edited else ""
             note(f"{difference.kind}: {where / difference.path}{hint}")
-        for line in moved:
+        for line in measured.moved:
             note(line)
-    if differences or moved:
+        for line in measured.left_out:
+            note(f"not compared: {line}")
+    if differences or measured.moved:
         if not json:
             note("regenerate with: fmhagen emit --all")
         raise typer.Exit(EXIT_FAILED)
     if not json:
         note(f"{len(expected)} files are what would be emitted")
+        if resources:
+            note(f"{measured.compared} kernels cost what the manifest says")
