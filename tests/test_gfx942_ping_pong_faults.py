@@ -1,27 +1,25 @@
 """Faults planted in the kernel with two groups of waves: each is found by every seed."""
 
-import dataclasses
-import re
-
 import pytest
-from gfx942_runs import Sizes, emulate
+from gfx942_planted import RACE, Bed, Fault
+from gfx942_runs import Sizes
 
-from fmhagen.emission import emit_source
-from fmhagen.errors import EmulatorError
 from fmhagen.lowering import lower
 from fmhagen.schedule import Schedule
-from fmhagen.source import Source
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import GFX942
 
-SEEDS = 8
-SIZES = Sizes(heads=2, seqlen_q=300, seqlen_k=370)
 PLAN = lower(
     AttentionSpec(head_dim=64, causal=True),
     Schedule(main_loop="wave_ping_pong", tile_m=256, tile_n=128, consumers=8, prefetch=3),
     GFX942,
 )
-SOURCE = emit_source(PLAN)
+BED = Bed(
+    plan=PLAN,
+    sizes=Sizes(heads=2, seqlen_q=300, seqlen_k=370),
+    seeds=8,
+    blocks=2,  # so that each walks over two tiles
+)
 
 PRODUCTS_END = r"    wait_lds\(\);\n    block_barrier\(\);\n  multiply"
 SOFTMAX_END = r"(take_pair\(p\[3\], 3, .*\n)  wait_lds\(\);\n  block_barrier\(\);\n"
@@ -29,27 +27,8 @@ SECOND = (
     r"    stage\(w, params, visible, SMEM_K_EVEN, SMEM_V_ODD\);\n"
     r"    wait_lds\(\);\n    block_barrier\(\);\n"
 )
-RACE = ("race", "uninitialised")
 HARMLESS = ("none",)
 OUT_OF_STEP = (*RACE, "deadlock", "divergence", "numbers")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Fault:
-    """One planted fault.
-
-    Attributes:
-        name: what was done.
-        pattern, new: a regular expression that the file has, and what its first match becomes.
-        kinds: what the emulator may call it; "numbers" if only they tell.
-        words: what its message must say.
-    """
-
-    name: str
-    pattern: str
-    new: str
-    kinds: tuple[str, ...] = ("numbers",)
-    words: tuple[str, ...] = ()
 
 
 FAULTS = (
@@ -161,28 +140,10 @@ FAULTS = (
 )
 
 
-def verdict(source: Source, seed: int) -> tuple[str, str]:
-    """Return what kind of fault a run has and its message; "none" if it has none."""
-    try:
-        # Two blocks, so that each walks over two tiles.
-        outcome = emulate(PLAN, SIZES, source=source, seed=seed, blocks=2)
-    except EmulatorError as error:
-        return error.kind, str(error)
-    return "none" if outcome.is_right else "numbers", outcome.worst
-
-
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_planted_fault_is_found_by_every_seed(fault: Fault) -> None:
-    text, count = re.subn(fault.pattern, fault.new, SOURCE.text, count=1)
-    assert count == 1
-    source = dataclasses.replace(SOURCE, text=text)
-    for seed in range(SEEDS):
-        kind, message = verdict(source, seed)
-        assert kind in fault.kinds, f"seed {seed}: {kind}: {message}"
-        assert all(word in message for word in fault.words), message
+    BED.expect(BED.plant(fault), fault.kinds, fault.words)
 
 
 def test_the_kernel_itself_has_none() -> None:
-    for seed in range(SEEDS):
-        kind, message = verdict(SOURCE, seed)
-        assert kind == "none", message
+    BED.expect(BED.source.text, ("none",))

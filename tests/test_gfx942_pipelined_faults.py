@@ -1,50 +1,29 @@
 """Faults planted in the pipelined gfx942 kernel: each is found by every seed, as what it is."""
 
-import dataclasses
-import re
-
 import pytest
-from gfx942_runs import Sizes, emulate
+from gfx942_planted import RACE, Bed, Fault
+from gfx942_runs import Sizes
 
-from fmhagen.emission import emit_source
-from fmhagen.errors import EmulatorError
 from fmhagen.lowering import lower
 from fmhagen.schedule import Schedule
-from fmhagen.source import Source
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import GFX942
 
-SEEDS = 20
-SIZES = Sizes(heads=2, seqlen_q=200, seqlen_k=270)
 PLAN = lower(
     AttentionSpec(head_dim=64, causal=True),
     Schedule(main_loop="wave_pipelined", tile_m=128, tile_n=64, consumers=4, prefetch=7),
     GFX942,
 )
-SOURCE = emit_source(PLAN)
+BED = Bed(
+    plan=PLAN,
+    sizes=Sizes(heads=2, seqlen_q=200, seqlen_k=270),
+    seeds=20,
+    blocks=2,  # so that each walks over two tiles
+)
 
 IN_STEP = r"    wait_lds\(\);\n    block_barrier\(\);\n"
 STAGE = r"stage\(w, params, visible, k_following, v_next\);\n"
 STAGE_ONLY = rf"({STAGE}  wait_lds\(\);\n  )block_barrier\(\);\n(\}})"
-RACE = ("race", "uninitialised")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Fault:
-    """One planted fault.
-
-    Attributes:
-        name: what was done.
-        pattern, new: a regular expression that the file has, and what its first match becomes.
-        kinds: what the emulator may call it; "numbers" if only they tell.
-        words: what its message must say.
-    """
-
-    name: str
-    pattern: str
-    new: str
-    kinds: tuple[str, ...] = ("numbers",)
-    words: tuple[str, ...] = ()
 
 
 FAULTS = (
@@ -198,28 +177,10 @@ FAULTS = (
 )
 
 
-def verdict(source: Source, seed: int) -> tuple[str, str]:
-    """Return what kind of fault a run has and its message; "none" if it has none."""
-    try:
-        # Two blocks, so that each walks over two tiles.
-        outcome = emulate(PLAN, SIZES, source=source, seed=seed, blocks=2)
-    except EmulatorError as error:
-        return error.kind, str(error)
-    return "none" if outcome.is_right else "numbers", outcome.worst
-
-
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_planted_fault_is_found_by_every_seed(fault: Fault) -> None:
-    text, count = re.subn(fault.pattern, fault.new, SOURCE.text, count=1)
-    assert count == 1
-    source = dataclasses.replace(SOURCE, text=text)
-    for seed in range(SEEDS):
-        kind, message = verdict(source, seed)
-        assert kind in fault.kinds, f"seed {seed}: {kind}: {message}"
-        assert all(word in message for word in fault.words), message
+    BED.expect(BED.plant(fault), fault.kinds, fault.words)
 
 
 def test_the_kernel_itself_has_none() -> None:
-    for seed in range(SEEDS):
-        kind, message = verdict(SOURCE, seed)
-        assert kind == "none", message
+    BED.expect(BED.source.text, ("none",))
