@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fmhagen.errors import ScheduleError
+from collections.abc import Iterable
+
+from fmhagen.errors import ScheduleError, UnsupportedSpecError
 from fmhagen.schedule import Schedule
 from fmhagen.schedules import Row
 from fmhagen.spec import AttentionSpec
@@ -45,3 +47,28 @@ def fits(spec: AttentionSpec, schedule: Schedule, target: Target) -> bool:
     except ScheduleError:
         return False
     return True
+
+
+def first_fitting(spec: AttentionSpec, wished: Iterable[Schedule], target: Target) -> Schedule:
+    """Return the first schedule that the lowering accepts.
+
+    Raises:
+        UnsupportedSpecError: it accepts none; says what is wrong with the last one.
+    """
+    from fmhagen.lowering import lower
+
+    problem: ScheduleError | None = None
+    for schedule in wished:
+        try:
+            lower(spec, schedule, target)
+        except ScheduleError as error:
+            problem = error
+        else:
+            return schedule
+    why = "" if problem is None else f": {problem.field}={problem.value} {problem.limit}"
+    limit = f"no schedule of {target.name} fits{why}"
+    if spec.score_mod is not None:
+        hint = "use a score function that does less"
+        raise UnsupportedSpecError("score_mod", spec.score_mod, limit, hint) from problem
+    hint = "use smaller head dims"
+    raise UnsupportedSpecError("head_dim", max(spec.d, spec.dv), limit, hint) from problem

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from fmhagen.errors import UnsupportedSpecError
 from fmhagen.formula import score_of
 from fmhagen.lowering import lower
 from fmhagen.lowering.score_pair import make_score_pair
@@ -79,3 +80,19 @@ def test_the_parts_of_a_pair_stand_apart() -> None:
     assert len(score) == 3 * 8
     for before, after in itertools.pairwise(score):
         assert before[1][1] != after[1][1]  # of another pair
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+@pytest.mark.parametrize("score_mod", ["0.0", "f32(q_idx)", "-score"])
+def test_a_score_function_of_no_work_has_a_schedule(head_dim: int, score_mod: str) -> None:
+    spec = AttentionSpec(head_dim=head_dim, score_mod=score_mod)
+    assert min(make_score_pair(score_of(spec), None).clks) > 0
+    assert lower(spec, default_schedule(spec, GFX942), GFX942).score_pair is not None
+
+
+def test_a_score_function_that_no_schedule_has_registers_for_is_refused() -> None:
+    terms = " + ".join(f"tanh(f32(kv_idx * {slope} + q_idx))" for slope in range(2, 62))
+    with pytest.raises(UnsupportedSpecError, match="registers a thread") as caught:
+        choose(AttentionSpec(head_dim=256, score_mod=f"score + {terms}"), GFX942)
+    assert caught.value.field == "score_mod"
+    assert "does less" in str(caught.value)

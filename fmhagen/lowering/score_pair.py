@@ -57,6 +57,7 @@ def make_score_pair(score: Node, mask: Node | None) -> ScorePair:
     result = printer.pair(inner)[0]
     if not is_paired(inner):
         result = f"f32x2{{{result}, {result}}}"
+        printer.clk += VECTOR_CLK
     positions = tuple(
         Position(
             name=f"position_{i}",

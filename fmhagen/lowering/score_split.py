@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from fmhagen.expr.cxx import wrapped
+from fmhagen.lowering.slot_score import VECTOR_CLK
 from fmhagen.score_pair import Position, ScorePart
 
 LEAST_CLK = 24  # of a part that is cut off: about a matrix instruction of 32 clocks
@@ -63,7 +64,8 @@ def split_score(
                 lines=tuple(part for line in lines for part in wrapped(line, " " * 6)),
                 positions=tuple(read[i]),
                 takes_part=i > 0,
-                clk=sum(s.clk for s in group) + (result[1] if is_last else 0),
+                # NOTE: at least an instruction, since what takes no vector port is placed freely.
+                clk=max(VECTOR_CLK, sum(s.clk for s in group) + (result[1] if is_last else 0)),
             )
         )
     return tuple(parts)

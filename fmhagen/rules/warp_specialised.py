@@ -43,7 +43,7 @@ def _less_keys(spec: AttentionSpec, depth: int) -> int:
     loads = sum(n.op == "load" and n.reads("q_idx", "kv_idx") for n in walk(score))
     is_long = sum(n.op != "load" and n.reads("score", "kv_idx") for n in walk(score)) > _LONG_SCORE
     kind = 3 if loads and (is_long or loads > 1) else 2 if loads else 1 if is_long else 0
-    row = next(row for deepest, row in _NARROWER.items() if depth <= deepest)
+    row = _NARROWER[min(deepest for deepest in _NARROWER if depth <= deepest)]
     return max(less, row[kind])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fmhagen.choice import Choice, fits, is_crowded
+from fmhagen.choice import Choice, first_fitting, fits, is_crowded
 from fmhagen.schedule import MainLoop, Matrix, Schedule
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
@@ -13,7 +13,11 @@ _TOO_LONG = "the score function of 32 keys is longer than their P V hides"
 
 
 def choose_wave_pipelined(spec: AttentionSpec, target: Target) -> Choice:
-    """Return the schedule of a spec that a target supports, with the reasons."""
+    """Return the schedule of a spec that a target supports, with the reasons.
+
+    Raises:
+        UnsupportedSpecError: no schedule fits.
+    """
     is_narrow = max(spec.d, spec.dv) <= 64
     # NOTE: nobody knows what registers a user's function takes, so some are left to it.
     is_known = spec.score_mod is None
@@ -23,7 +27,7 @@ def choose_wave_pipelined(spec: AttentionSpec, target: Target) -> Choice:
     if is_known:
         wished += [_schedule(_GROUPS, 8, tile_n, prefetch) for prefetch in _PREFETCHES]
     wished.append(_schedule(_PIPELINED, 4, 64, prefetches[0]))
-    best = next(wish for wish in wished if fits(spec, wish, target))
+    best = first_fitting(spec, wished, target)
     shorter = best
     if is_known and tile_n == 64 and is_crowded(spec, best, target):
         wides = [_schedule(_PIPELINED, 8, 128, prefetch) for prefetch in (3, 2)]
