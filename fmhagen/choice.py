@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from fmhagen.errors import ScheduleError, UnsupportedSpecError
 from fmhagen.schedule import Schedule
