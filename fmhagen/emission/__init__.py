@@ -8,6 +8,7 @@ import re
 from fmhagen.emission.definitions import Definition, closure, parse
 from fmhagen.emission.environment import render
 from fmhagen.errors import TemplateError
+from fmhagen.expr.cxx import wrapped
 from fmhagen.kernel_plan import KernelPlan
 from fmhagen.plan import Plan
 from fmhagen.resources import templates_dir
@@ -19,6 +20,7 @@ _TYPES_LINE = "// --- types of the prelude ---\n"
 _ISA_LINE = "// --- instructions ---\n"
 _TILE_LINE = "// --- tiles of registers and shared memory ---\n"
 _NO_DIGEST = "0" * 16
+_LONGEST = 120  # characters of a line
 
 
 def emit_source(plan: Plan) -> Source:
@@ -62,17 +64,25 @@ def body_digest(body: str) -> str:
 
 
 def tidy(text: str) -> str:
-    """Strip trailing spaces, collapse blank lines and end with one newline.
+    """Strip trailing spaces, break long statements, collapse blank lines and end with one newline.
+
+    A template's own lines are short; a statement grows with the mask and score functions in it.
 
     Raises:
-        TemplateError: a tab, a character outside ASCII, or a line over 120 characters that could be
-            broken.
+        TemplateError: a tab, a character outside ASCII, or another line over 120 characters that
+            could be broken.
     """
-    lines = [line.rstrip() for line in text.splitlines()]
-    for number, line in enumerate(lines, 1):
+    lines: list[str] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.rstrip()
         if "\t" in line or not line.isascii():
             raise TemplateError(f"line {number} holds a tab or a character outside ASCII: {line!r}")
-        if len(line) > 120 and max(map(len, line.split())) < 100:
+        if len(line) <= _LONGEST or max(map(len, line.split())) >= 100:
+            lines.append(line)
+        elif line.endswith(";") and '"' not in line and "//" not in line:
+            indent = len(line) - len(line.lstrip())
+            lines += wrapped(line, " " * (indent + 4))
+        else:
             raise TemplateError(f"line {number} has {len(line)} characters: {line!r}")
     return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n") + "\n"
 
