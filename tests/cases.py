@@ -269,4 +269,4 @@ def cases_of_other_dims() -> tuple[Case, ...]:
         AttentionSpec(dtype=dtype, head_dim=d, head_dim_v=dv, **mask)
         for (d, dv), dtype, mask in itertools.product(OTHER_DIMS, ("bf16", "fp16"), masks())
     )
-    return tuple(case for index, spec in enumerate(found) for case in sweep(index, spec, 5))
+    return tuple(case for index, spec in enumerate(found) for case in sweep(index, spec, 7))
