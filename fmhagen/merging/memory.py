@@ -13,7 +13,7 @@ def share_elements(one: TensorView, other: TensorView) -> bool:
     """Return whether two views have an element in common; interleaved ones need not."""
     import numpy as np
 
-    if not _ranges_meet(one, other):
+    if not ranges_meet(one, other):
         return False
 
     class Shadow:  # NOTE: never read, so that it may stand for memory of a device
@@ -39,7 +39,7 @@ def memories_of(inputs: tuple[TensorView, ...], outputs: tuple[TensorView, ...])
     fresh, updated = [], []
     read = list(inputs)
     for output in outputs:
-        joined = [t for t in read if _ranges_meet(t, output)]
+        joined = [t for t in read if ranges_meet(t, output)]
         read = [t for t in read if t not in joined]
         if not joined:
             fresh.append(output)
@@ -51,7 +51,7 @@ def memories_of(inputs: tuple[TensorView, ...], outputs: tuple[TensorView, ...])
     return Memories(inputs=tuple(read), outputs=tuple(fresh), updated=tuple(updated))
 
 
-def _ranges_meet(one: TensorView, other: TensorView) -> bool:
+def ranges_meet(one: TensorView, other: TensorView) -> bool:
     return (
         one.address < other.address + other.extent_bytes
         and other.address < one.address + one.extent_bytes

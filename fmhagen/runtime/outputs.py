@@ -127,6 +127,30 @@ def _cupy_allocators(q: Any, shapes: OutputShapes) -> tuple[Allocate, Allocate]:
     )
 
 
+def new_tensor(like: TensorView, shape: tuple[int, ...], dtype: str) -> Any:
+    """Return a new dense tensor of a framework's element type, beside another.
+
+    Raises:
+        TensorError: the framework is unknown, so nobody can allocate.
+    """
+    if like.framework == Framework.TORCH:
+        import torch
+
+        return torch.empty(shape, dtype=getattr(torch, dtype), device=like.tensor.device)
+    if like.framework == Framework.CUPY:
+        cupy = import_cupy()
+        with cupy.cuda.Device(like.device):
+            return cupy.empty(shape, dtype)
+    if like.framework == Framework.NUMPY:
+        import ml_dtypes
+        import numpy as np
+
+        return aligned_numpy(shape, ml_dtypes.bfloat16 if dtype == "bfloat16" else np.dtype(dtype))
+    owner = like.tensor[0] if isinstance(like.tensor, tuple) else like.tensor
+    limit = "fmhagen cannot allocate in this framework"
+    raise TensorError(like.name, type(owner).__name__, limit, "pass NumPy, PyTorch or CuPy tensors")
+
+
 def _no_allocator() -> Any:
     raise TensorError(
         "return_lse", True, "fmhagen cannot allocate LSE in this framework", "pass PyTorch tensors"

@@ -3,6 +3,7 @@
 #pragma once
 #define FMHAGEN_WARP_LANES 64
 #include "gfx942/matrix.h"
+#include "core/append.h"
 #include "core/map.h"
 #include "core/merge.h"
 

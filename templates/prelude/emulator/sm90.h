@@ -4,11 +4,13 @@
 #define FMHAGEN_WARP_LANES 32
 
 #include "core.h"
+#include "core/append.h"
 #include "core/map.h"
 #include "core/merge.h"
 #include "sm90/params.h"
 #include "sm90/cache.h"
 #include "sm90/map.h"
+#include "sm90/quantise.h"
 
 namespace emulator {
 
