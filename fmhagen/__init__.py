@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fmhagen.api import Kernel, choose_schedule, compile_kernel, emit, lower, reference
+    from fmhagen.appending import AppendSpec, append_kv, emit_append
     from fmhagen.cascade import CascadeKernel
     from fmhagen.dispatch import attention
     from fmhagen.errors import FmhagenError, TraceError
@@ -49,13 +50,16 @@ if TYPE_CHECKING:
     from fmhagen.targets import TARGETS, Target, find_target
 
 _HOMES = {
+    "AppendSpec": "fmhagen.appending",
     "AttentionSpec": "fmhagen.spec",
     "CascadeKernel": "fmhagen.cascade",
     "FmhagenError": "fmhagen.errors",
     "BlockMap": "fmhagen.runtime.block_map",
     "MapSpec": "fmhagen.mapping",
     "MergeSpec": "fmhagen.merging",
+    "append_kv": "fmhagen.appending",
     "attention": "fmhagen.dispatch",
+    "emit_append": "fmhagen.appending",
     "emit_map": "fmhagen.mapping",
     "emit_merge": "fmhagen.merging",
     "merge_states": "fmhagen.merging",
@@ -98,6 +102,7 @@ _HOMES = {
 __version__ = "0.1.0"
 __all__ = [
     "TARGETS",
+    "AppendSpec",
     "AttentionSpec",
     "BlockMap",
     "CascadeKernel",
@@ -114,6 +119,7 @@ __all__ = [
     "Target",
     "TraceError",
     "abs",
+    "append_kv",
     "attention",
     "ceil",
     "choose_schedule",
@@ -121,6 +127,7 @@ __all__ = [
     "compile_kernel",
     "convert",
     "emit",
+    "emit_append",
     "emit_map",
     "emit_merge",
     "exp",

@@ -15,6 +15,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fmhagen.appending.plan import can_append, lower_append
+from fmhagen.appending.plan import source_of as source_of_append
+from fmhagen.appending.spec import AngleDType, AppendSpec, SmallDType
 from fmhagen.emission import BODY_LINE, body_digest
 from fmhagen.expr.mods import MaskMod
 from fmhagen.instance import Instance
@@ -61,6 +64,14 @@ CACHE_SPECS: tuple[AttentionSpec, ...] = (
 
 MERGE_SPECS: tuple[MergeSpec, ...] = (MergeSpec(parts=2), MergeSpec(dtype=MergeDType.FP32, parts=3))
 """What is committed of the kernels that merge parts, on every target."""
+
+APPEND_SPECS: tuple[AppendSpec, ...] = (
+    AppendSpec(),
+    AppendSpec(rotary_dim=128),
+    AppendSpec(rotary_dim=64, interleaved=True, angle_dtype=AngleDType.BF16),
+    AppendSpec(rotary_dim=128, cache_dtype=SmallDType.E4M3),
+)
+"""What is committed of the kernels that append to a cache, on every target that has such a cache."""
 
 MAP_SPECS: tuple[MapSpec, ...] = (MapSpec(mask=_DOCUMENTS, tile_m=128, tile_n=128),)
 """What is committed of the kernels that write block maps, on every target."""
@@ -112,6 +123,10 @@ def kernels() -> Iterator[tuple[KernelPlan, Source]]:
         for spec in MERGE_SPECS:
             plan = lower_merge(spec, target)
             yield plan, source_of(plan)
+        for rows in APPEND_SPECS:
+            if can_append(rows, target):
+                appender = lower_append(rows, target)
+                yield appender, source_of_append(appender)
         for mapped in MAP_SPECS:
             classifier = lower_map(mapped, target)
             yield classifier, source_of_map(classifier)

@@ -80,7 +80,9 @@ def check_append(given: dict[str, Any]) -> AppendTensors:
         if name in views and views[name].shape != wanted:
             raise TensorError(name, views[name].shape, f"must have the shape {wanted}")
         if name in views and views[name].dtype != first.dtype:
-            raise TensorError(name, views[name].dtype, f"must have the element type of {first.dtype}")
+            raise TensorError(
+                name, views[name].dtype, f"must have the element type of {first.dtype}"
+            )
     if "q" in views and (views["q"].shape[0], views["q"].shape[3]) != (batch, k_cache.shape[3]):
         limit = f"must be of {batch} sequences and depth {k_cache.shape[3]}"
         raise TensorError("q", views["q"].shape, limit)
@@ -124,6 +126,10 @@ def check_append(given: dict[str, Any]) -> AppendTensors:
 def _check_rows(tensor: TensorView, *, is_written: bool) -> None:
     if len(tensor.shape) != 4:
         raise TensorError(tensor.name, tensor.shape, "must have four dimensions")
+    if is_written and not tensor.writable:
+        raise TensorError(tensor.name, "read-only", "must be writable")
+    if 0 in tensor.shape:
+        return
     pairs = tuple(zip(tensor.shape, tensor.strides, strict=True))
     if any(size > 1 and stride < 0 for size, stride in pairs):
         raise TensorError(tensor.name, tensor.strides, "strides must not be negative")
@@ -131,8 +137,6 @@ def _check_rows(tensor: TensorView, *, is_written: bool) -> None:
         raise TensorError(tensor.name, tensor.strides, "the last dimension must have stride 1")
     if is_written and any(size > 1 and stride == 0 for size, stride in pairs):
         raise TensorError(tensor.name, tensor.strides, "its elements must not overlap")
-    if is_written and not tensor.writable:
-        raise TensorError(tensor.name, "read-only", "must be writable")
 
 
 def _element_types(
@@ -215,8 +219,4 @@ def _check_scales(
             limit = f"must be fp32 of shape (Hk,) or (B, Hk) = {shapes[1]}"
             raise TensorError(name, f"{tensor.dtype}{list(tensor.shape)}", limit)
         if len(tensor.shape) == 1:
-            views[name] = replace(
-                tensor, shape=(1, *tensor.shape), strides=(0, *tensor.strides)
-            )
-
-
+            views[name] = replace(tensor, shape=(1, *tensor.shape), strides=(0, *tensor.strides))

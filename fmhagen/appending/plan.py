@@ -96,15 +96,21 @@ class AppendPlan(SmallPlan):
         return "u32" if self.angle_is_word else "u16"
 
 
+def can_append(spec: AppendSpec, target: Target) -> bool:
+    """Return whether a target has such a kernel: rows are rounded where caches of 8 bits are read."""
+    return spec.cache_dtype is None or "kv_dtype" in target.cache_features
+
+
 def lower_append(spec: AppendSpec, target: Target) -> AppendPlan:
     """Decide everything that the text and the launch of a kernel need.
 
     Raises:
         UnsupportedSpecError: the target has no caches of 8 bits.
     """
-    if spec.cache_dtype is not None and "kv_dtype" not in target.cache_features:
+    if not can_append(spec, target):
         limit = f"{target.name} has no kernels over caches of 8 bits"
-        raise UnsupportedSpecError("cache_dtype", spec.cache_dtype, limit, "use a cache of 16 bits")
+        name = str(spec.cache_dtype)
+        raise UnsupportedSpecError("cache_dtype", name, limit, "use a cache of 16 bits")
     vector, half = spec.vector, spec.rotary_dim // 2
     pairs = half // vector
     k_items = pairs + -(-(spec.head_dim - spec.rotary_dim) // (2 * vector))
@@ -228,5 +234,3 @@ def _fields(spec: AppendSpec) -> tuple[tuple[str, str, str], ...]:
 def _tensor(name: str, ctype: str, comment: str, axes: str) -> list[tuple[str, str, str]]:
     strides = [("i64", f"{name}_stride_{axis}", "elements") for axis in axes]
     return [(ctype, name, comment), *strides]
-
-

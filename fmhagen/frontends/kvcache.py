@@ -1,7 +1,7 @@
 """FlashAttention's function over a key/value cache: append, rotate, attend.
 
-New keys and values are written, and rows are rotated, by the framework that the tensors come from;
-nothing is read back to the host, so that a captured graph serves any lengths and tables.
+New keys and values are written, and rows are rotated, by one kernel before those of attention; nothing
+is read back to the host, so that a captured graph serves any lengths and tables.
 """
 
 from __future__ import annotations
@@ -9,15 +9,9 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+from fmhagen.appending import append_kv
 from fmhagen.errors import TensorError, UnsupportedArgumentError
-from fmhagen.frontends.cache_rows import (
-    PackedRows,
-    add_rows,
-    lengths_of,
-    place_of_rows,
-    rotate,
-    table_of_batch,
-)
+from fmhagen.frontends.cache_rows import PackedRows, lengths_of, table_of_batch
 from fmhagen.frontends.refusal import refuse_others
 from fmhagen.runtime.tensors import dtype_name
 from fmhagen.spec import AttentionSpec, CacheScale, DType
@@ -70,7 +64,8 @@ def flash_attn_with_kvcache(
         q: (B, Sq, H, d), or packed (total, H, d) with cu_seqlens_q.
         k_cache: (B, S, Hk, d), or (pages, page_size, Hk, d) with a block table.
         v_cache: the same of depth dv.
-        k: (B, n, Hk, d): keys to append, at cache_seqlens. Rows without room are dropped.
+        k: (B, n, Hk, d): keys to append, at cache_seqlens. Rows without room are dropped; 16-bit
+            rows are divided by k_descale and rounded where the cache has 8 bits.
         v: (B, n, Hk, dv): their values.
         rotary_cos: (positions, rotary_dim / 2): rotates the first rotary_dim columns of k and q.
         rotary_sin: the same.
@@ -125,17 +120,20 @@ def flash_attn_with_kvcache(
             raise UnsupportedArgumentError("cache_batch_idx", "a tensor", limit)
         table = table_of_batch(cache_batch_idx)
         lengths = lengths_of(k_cache.shape[1], q, batch) if lengths is None else lengths
-    if rotary_cos is not None:
-        advances = causal or left is not None or right is not None
-        q = rotate(q, lengths, rotary_cos, rotary_sin, rotary_interleaved, advances=advances)
-    if k is not None:
-        _check_appended(k, v, k_cache)
-        if rotary_cos is not None:
-            k = rotate(k, lengths, rotary_cos, rotary_sin, rotary_interleaved, advances=True)
-        place = place_of_rows(lengths, k, k_cache, table)
-        add_rows(k_cache, k, place)
-        add_rows(v_cache, v, place)
-        lengths = lengths + k.shape[1]
+    if k is not None or rotary_cos is not None:
+        is_rounded = k is not None and k.dtype != k_cache.dtype
+        q, lengths = append_kv(
+            *(k_cache, v_cache, k, v),
+            cache_seqlens=lengths,
+            block_table=table,
+            q=q,
+            rotary_cos=rotary_cos,
+            rotary_sin=rotary_sin,
+            rotary_interleaved=rotary_interleaved,
+            advances=causal or left is not None or right is not None,
+            k_scale=k_descale if is_rounded else None,
+            v_scale=v_descale if is_rounded else None,
+        )
     if alibi_slopes is not None and not causal and rows > 1:
         limit = "slopes are for a causal mask here, or one query"
         raise UnsupportedArgumentError("alibi_slopes", "a tensor", limit, "use causal=True")
@@ -165,13 +163,6 @@ def flash_attn_with_kvcache(
     if not return_softmax_lse:
         return packed.gather(found)
     return packed.gather(found[0]), packed.gather(found[1].swapaxes(1, 2)).T
-
-
-def _check_appended(k: Any, v: Any, k_cache: Any) -> None:
-    for name, tensor in (("k", k), ("v", v)):
-        if tensor.dtype != k_cache.dtype:
-            limit = f"rows are appended as they are, and the cache has {k_cache.dtype}"
-            raise TensorError(name, str(tensor.dtype), limit, "convert them")
 
 
 @functools.lru_cache(maxsize=256)
