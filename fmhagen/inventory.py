@@ -71,7 +71,7 @@ APPEND_SPECS: tuple[AppendSpec, ...] = (
     AppendSpec(rotary_dim=64, interleaved=True, angle_dtype=AngleDType.BF16),
     AppendSpec(rotary_dim=128, cache_dtype=SmallDType.E4M3),
 )
-"""What is committed of the kernels that append to a cache, on every target that has such a cache."""
+"""What is committed of the kernels that append to a cache, where there is such a cache."""
 
 MAP_SPECS: tuple[MapSpec, ...] = (MapSpec(mask=_DOCUMENTS, tile_m=128, tile_n=128),)
 """What is committed of the kernels that write block maps, on every target."""
@@ -116,7 +116,7 @@ def render_all(directory: Path, measure: Measure | None = None) -> dict[str, str
 
 
 def kernels() -> Iterator[tuple[KernelPlan, Source]]:
-    """Yield every committed kernel as plan and source: attention, merges and block maps."""
+    """Yield every committed kernel as plan and source: attention, merges, appends, block maps."""
     for instance in instances():
         yield instance.plan(), instance.source()
     for target in TARGETS:

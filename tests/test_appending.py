@@ -14,8 +14,9 @@ from emulated import TARGET_NAMES
 
 import fmhagen
 from fmhagen import AppendSpec, append_kv
-from fmhagen.appending import launch
+from fmhagen.appending import calls, launch
 from fmhagen.errors import CaptureError, InvalidSpecError, TensorError, UnsupportedSpecError
+from fmhagen.runtime.emulator_backend import LoadedEmulator
 from fmhagen.runtime.tensors import Memory
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -344,6 +345,55 @@ def test_torch_tensors_and_a_layout_that_is_known(target: str) -> None:
     assert (caches[1][1, :3] == -k[1]).all()
     assert not caches[0][0, :3].any()
     assert not caches[1][1, 3:].any()
+
+
+def test_a_known_layout_gives_the_kernel_the_same_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The quick path of a GPU, with the emulator's launches recorded instead of run."""
+    torch = pytest.importorskip("torch")
+    recorded: list[tuple[dict[str, Any], int]] = []
+    bind = LoadedEmulator.bind
+
+    def record(self: Any, values: list[Any], blocks: int, stream: int, memories: Any) -> Any:
+        names = [field.name for field in self._plan.params]
+        recorded.append((dict(zip(names, values, strict=True)), blocks))
+        if memories.outputs:
+            return bind(self, values, blocks, stream, memories)
+        return lambda: None
+
+    monkeypatch.setattr(LoadedEmulator, "bind", record)
+    monkeypatch.setattr(calls, "quick_stream", lambda _: lambda _: 0)
+
+    def half(*shape: int) -> Any:
+        return torch.randn(*shape).to(torch.bfloat16)
+
+    caches, k, q = [half(9, 4, 2, 32) for _ in range(2)], half(2, 3, 2, 32), half(2, 3, 6, 32)
+    lengths = torch.tensor([5, 0], dtype=torch.int32)
+    table = torch.arange(8, dtype=torch.int32).reshape(2, 4)
+    cos, sin = torch.rand(16, 8), torch.rand(16, 8)
+
+    def call(rows: Any, rotates: bool) -> Any:
+        options = {"rotary_cos": cos, "rotary_sin": sin} if rotates else {}
+        given = {"cache_seqlens": lengths, "block_table": table, "target": "sm90"}
+        return append_kv(*caches, rows, -rows, q=q, **options, **given)
+
+    for rotates in (True, False):
+        recorded.clear()
+        found = [call(k, rotates) for _ in range(3)]
+        assert len(recorded) == 3  # the second and third are bound anew, to new outputs
+        for (values, blocks), result in zip(recorded[1:], found[1:], strict=True):
+            assert blocks == recorded[0][1]
+            outputs = {"new_seqlens": result.cache_seqlens.data_ptr()}
+            if rotates:
+                outputs["rotated_q"] = result.q.data_ptr()
+            inputs = {"v"}  # -rows is a new tensor in each call
+            first = {n: x for n, x in recorded[0][0].items() if n not in {*outputs, *inputs}}
+            assert {n: values[n] for n in first} == first
+            assert {n: values[n] for n in outputs} == outputs
+            assert result.q is q or rotates
+    odd = half(2 * 3 * 2 * 32 + 1)[1:].reshape(k.shape)  # the same layout at another alignment
+    call(odd, True)
+    assert recorded[-1][0]["k"] == odd.data_ptr()
+    assert (caches[0][table[1, 0], 0, :, 16:] == odd[1, 0, :, 16:]).all()
 
 
 @every_target

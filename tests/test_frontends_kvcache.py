@@ -16,7 +16,8 @@ from fmhagen.frontends import kvcache
 from fmhagen.frontends.flash import flash_attn_varlen_func
 from fmhagen.frontends.kvcache import flash_attn_with_kvcache
 from fmhagen.oracle import reference
-from fmhagen.spec import AttentionSpec
+from fmhagen.runtime.emulator_backend import LoadedEmulator
+from fmhagen.spec import AttentionSpec, CacheScale, DType
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 Array = npt.NDArray[Any]
@@ -115,6 +116,70 @@ def test_rows_without_room_are_dropped() -> None:
     flash_attn_with_kvcache(q, caches[0], caches[1], k, v, cache_seqlens=31)
     assert (caches[0][:, :31] == before[:, :31]).all()
     assert (caches[0][:, 31] == k[:, 0]).all()
+
+
+def test_a_call_that_appends_and_rotates_is_three_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    launches = []
+    bind = LoadedEmulator.bind
+
+    def counted(self: Any, *arguments: Any) -> Any:
+        launches.append(self._plan.symbol)
+        return bind(self, *arguments)
+
+    monkeypatch.setattr(LoadedEmulator, "bind", counted)
+    q, k, v = normal(1, 2, 1, H, D), normal(2, 2, 1, HK, D), normal(4, 2, 1, HK, D)
+    caches = normal(5, 4, ROOM, HK, D), normal(6, 4, ROOM, HK, D)
+    index, lengths = np.array([3, 1], np.int32), np.array([100, 7], np.int32)
+    angles = np.random.default_rng(7).uniform(-3, 3, (ROOM, D // 2)).astype(np.float32)
+    cos, sin = np.cos(angles), np.sin(angles)
+    own_q = np.stack([turn(q[b], lengths[b : b + 1], cos, sin, False) for b in range(2)])
+    wanted = [cache.copy() for cache in caches]
+    for b in range(2):
+        wanted[0][index[b], lengths[b]] = turn(k[b], lengths[b : b + 1], cos, sin, False)[0]
+        wanted[1][index[b], lengths[b]] = v[b, 0]
+    o, lse = flash_attn_with_kvcache(
+        *(q, *caches, k, v, cos, sin),
+        cache_seqlens=lengths,
+        cache_batch_idx=index,
+        rotary_interleaved=False,
+        num_splits=3,
+        return_softmax_lse=True,
+    )
+    assert len(launches) == 3
+    assert launches[0].startswith("append")
+    spec = AttentionSpec(head_dim=D, kv_cache=True)
+    own = (cache[index] for cache in wanted)
+    check(o, lse, reference(spec, own_q, *own, cache_seqlens=lengths + 1))
+
+
+def test_rows_of_16_bits_go_into_a_cache_of_8() -> None:
+    """Divided by the factors that attention multiplies by."""
+    q, k, v = normal(1, 2, 3, H, D), normal(2, 2, 3, HK, D), normal(4, 2, 3, HK, D)
+    small = ml_dtypes.float8_e4m3fn
+    caches = [normal(seed, 2, 64, HK, D).astype(small) for seed in (5, 6)]
+    lengths = np.array([40, 0], np.int32)
+    rng = np.random.default_rng(8)
+    scales = [rng.uniform(0.01, 0.1, (2, HK)).astype(np.float32) for _ in range(2)]
+    wanted = [cache.copy() for cache in caches]
+    for cache, rows, scale in zip(wanted, (k, v), scales, strict=True):
+        for b in range(2):
+            own = rows[b].astype(np.float32) / scale[b][None, :, None]
+            cache[b, lengths[b] : lengths[b] + 3] = own.clip(-448, 448).astype(small)
+    o, lse = flash_attn_with_kvcache(
+        *(q, *caches, k, v),
+        cache_seqlens=lengths,
+        k_descale=scales[0],
+        v_descale=scales[1],
+        causal=True,
+        return_softmax_lse=True,
+    )
+    for cache, right in zip(caches, wanted, strict=True):
+        assert np.array_equal(cache.view(np.uint8), right.view(np.uint8))
+    spec = AttentionSpec(
+        head_dim=D, causal=True, kv_cache=True, kv_dtype=DType.E4M3, kv_scale=CacheScale.HEAD
+    )
+    factors = {"k_scale": scales[0], "v_scale": scales[1]}
+    check(o, lse, reference(spec, q, *wanted, cache_seqlens=lengths + 3, **factors))
 
 
 def test_packed_queries_over_pages() -> None:

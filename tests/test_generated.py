@@ -13,10 +13,12 @@ import pytest
 
 import fmhagen
 import fmhagen.api
+from fmhagen.appending.plan import can_append
 from fmhagen.compile.binary import Resources
 from fmhagen.emission import BODY_LINE
 from fmhagen.instance import Instance
 from fmhagen.inventory import (
+    APPEND_SPECS,
     MAP_SPECS,
     MERGE_SPECS,
     compare,
@@ -36,6 +38,7 @@ from fmhagen.targets import TARGETS
 REPOSITORY = Path(__file__).parent.parent
 INSTANCES = instances()
 KERNELS = len(INSTANCES) + (len(MAP_SPECS) + len(MERGE_SPECS)) * len(TARGETS)
+KERNELS += sum(can_append(spec, target) for spec in APPEND_SPECS for target in TARGETS)
 IDS = [instance.plan().symbol for instance in INSTANCES]
 
 every_instance = pytest.mark.parametrize("instance", INSTANCES, ids=IDS)
@@ -52,8 +55,8 @@ def code_of(text: str) -> str:
 
 def recreate(expression: str) -> Source:
     names = {"fmhagen": fmhagen, "emit": fmhagen.api.emit, "emit_merge": fmhagen.emit_merge}
-    names["emit_map"] = fmhagen.emit_map
-    records = ("AttentionSpec", "MapSpec", "MaskMod", "MergeSpec", "Schedule")
+    names |= {name: getattr(fmhagen, name) for name in ("emit_append", "emit_map")}
+    records = ("AppendSpec", "AttentionSpec", "MapSpec", "MaskMod", "MergeSpec", "Schedule")
     names |= {name: getattr(fmhagen, name) for name in records}
     source: Source = eval(expression, names)
     return source

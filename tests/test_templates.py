@@ -12,6 +12,7 @@ import jinja2
 import pytest
 from jinja2 import meta, nodes
 
+from fmhagen.appending import AppendPlan, AppendSpec, lower_append
 from fmhagen.emission.environment import environment
 from fmhagen.expr.mods import MaskMod
 from fmhagen.instance import Instance
@@ -103,7 +104,7 @@ def test_every_field_of_plan_exists(path: Path) -> None:
         for node in tree.find_all(nodes.Getattr)
         if isinstance(node.node, nodes.Name) and node.node.name == "plan"
     }
-    kinds = {"merge_states": MergePlan, "classify": MapPlan}
+    kinds = {"merge_states": MergePlan, "classify": MapPlan, "append": AppendPlan}
     kind = next((kind for name, kind in kinds.items() if name in str(path)), Plan)
     known = {*kind.__dataclass_fields__, *(n for n in dir(kind) if not n.startswith("_"))}
     assert names <= known
@@ -113,9 +114,11 @@ def test_every_template_is_used() -> None:
     used = {target.kernel_template for target in TARGETS}
     used |= {target.cache_template for target in TARGETS if target.cache_template}
     used |= {lower_merge(MergeSpec(), target).kernel_template for target in TARGETS}
+    used |= {lower_append(AppendSpec(), target).kernel_template for target in TARGETS}
     mapping = MapSpec(mask=MaskMod("kv_idx <= q_idx"), tile_m=128, tile_n=128)
     used |= {lower_map(mapping, target).kernel_template for target in TARGETS}
-    used |= {"parts/merge_states/vocabulary.j2", "parts/classify/vocabulary.j2"}
+    small = ("merge_states", "classify", "append")
+    used |= {f"parts/{name}/vocabulary.j2" for name in small}
     used |= {f"parts/{loop}/vocabulary.j2" for t in TARGETS for loop in t.main_loops}
     pending = list(used)
     while pending:

@@ -97,7 +97,7 @@ class AppendPlan(SmallPlan):
 
 
 def can_append(spec: AppendSpec, target: Target) -> bool:
-    """Return whether a target has such a kernel: rows are rounded where caches of 8 bits are read."""
+    """Return whether a target has such a kernel: none rounds where no kernel reads 8 bits."""
     return spec.cache_dtype is None or "kv_dtype" in target.cache_features
 
 

@@ -1,7 +1,7 @@
 """FlashAttention's function over a key/value cache: append, rotate, attend.
 
-New keys and values are written, and rows are rotated, by one kernel before those of attention; nothing
-is read back to the host, so that a captured graph serves any lengths and tables.
+New keys and values are written, and rows are rotated, by one kernel before those of attention;
+nothing is read back to the host, so that a captured graph serves any lengths and tables.
 """
 
 from __future__ import annotations

@@ -52,6 +52,7 @@ def memories_of(inputs: tuple[TensorView, ...], outputs: tuple[TensorView, ...])
 
 
 def ranges_meet(one: TensorView, other: TensorView) -> bool:
+    """Return whether two views reach into the same piece of memory."""
     return (
         one.address < other.address + other.extent_bytes
         and other.address < one.address + one.extent_bytes
