@@ -19,16 +19,21 @@ class Memories:
     """The memory that a launch may touch, for a device that checks every access.
 
     Attributes:
-        inputs: tensors that the kernel reads.
+        inputs: tensors that the kernel reads, those of `settled` aside.
         outputs: tensors that it writes.
         updated: tensors that it writes in part; the rest stays as it was.
         is_complete: every element of the outputs is written.
+        settled: inputs that a dependent launch reads before it waits for the kernel ahead of it,
+            which has itself waited for whoever writes them.
+        leads: the launch behind this one has settled inputs.
     """
 
     inputs: tuple[TensorView, ...] = ()
     outputs: tuple[TensorView, ...] = ()
     updated: tuple[TensorView, ...] = ()
     is_complete: bool = True
+    settled: tuple[TensorView, ...] = ()
+    leads: bool = False
 
 
 class Loaded(Protocol):

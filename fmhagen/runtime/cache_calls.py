@@ -192,11 +192,15 @@ class CacheCalls:
         inputs = tuple(tensor for tensor in own if tensor is not None)
         works = () if workspace is None else (workspace,)
         memories = Memories(
-            inputs=inputs, outputs=(*outputs, *works), is_complete=ready.second is None
+            inputs=inputs,
+            outputs=(*outputs, *works),
+            is_complete=ready.second is None,
+            leads=ready.second is not None,
         )
         ready.first.run(addresses, scale_log2, stream, memories)
         if ready.second is not None:
-            memories = Memories(inputs=(*inputs, *works), updated=outputs)
+            # NOTE: the first launch waits before it lets the second one begin.
+            memories = Memories(inputs=works, settled=inputs, updated=outputs)
             ready.second.run(addresses, scale_log2, stream, memories)
         return o if lse is None else (o, lse)
 

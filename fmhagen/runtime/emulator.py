@@ -113,6 +113,8 @@ class Emulator:
         entry_registers: int = 0,
         step_limit: int = 0,
         cluster: int = 1,
+        is_dependent: bool = False,
+        leads: bool = False,
     ) -> Report:
         """Run a grid, block by block, or cluster by cluster.
 
@@ -129,6 +131,10 @@ class Emulator:
                 0 = unknown, not accounted.
             step_limit: scheduler steps after which the run is given up; 0 = none.
             cluster: blocks that run together and reach one another's shared memory.
+            is_dependent: the launch may begin before the kernel ahead of it has ended, so that it
+                must wait before it touches what is not `settled`.
+            leads: the launch behind it reads `settled` buffers before it waits, so that this one
+                must have waited when it lets that one begin.
 
         Raises:
             EmulatorError: the emulator found a fault; its kind says which.
@@ -161,6 +167,8 @@ class Emulator:
             region_count=len(names),
             step_limit=step_limit,
             cluster=cluster,
+            dependent=is_dependent,
+            leads=leads,
         )
         report = CReport()
         if self._entry(ctypes.byref(request), ctypes.byref(report)) != 0:
@@ -241,7 +249,12 @@ def encode_tensor_map(
 
 def _c_buffer(buffer: Buffer) -> CBuffer:
     return CBuffer(
-        buffer.address, buffer.nbytes, buffer.name.encode(), buffer.writable, buffer.written_once
+        buffer.address,
+        buffer.nbytes,
+        buffer.name.encode(),
+        buffer.writable,
+        buffer.written_once + (buffer.written_once and buffer.is_kept),
+        buffer.settled,
     )
 
 

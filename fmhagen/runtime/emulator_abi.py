@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Final
 
-ABI_VERSION: Final = 2
+ABI_VERSION: Final = 3
 MAX_BUFFERS: Final = 64
 
 
@@ -18,6 +18,7 @@ class CBuffer(ctypes.Structure):
         ("name", ctypes.c_char_p),
         ("writable", ctypes.c_uint32),
         ("written_once", ctypes.c_uint32),
+        ("settled", ctypes.c_uint32),
     )
 
 
@@ -51,6 +52,8 @@ class CRun(ctypes.Structure):
         ("stack_bytes", ctypes.c_uint32),
         ("cluster", ctypes.c_uint32),
         ("step_limit", ctypes.c_uint64),
+        ("dependent", ctypes.c_uint32),
+        ("leads", ctypes.c_uint32),
     )
 
 

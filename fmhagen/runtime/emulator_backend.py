@@ -81,6 +81,8 @@ class LoadedEmulator:
                 seed=self._options.seed,
                 checks=self._options.checks,
                 cluster=plan.grid.cluster,
+                is_dependent=plan.is_dependent,
+                leads=memories.leads,
                 names=tuple(
                     Region(
                         offset_bytes=region.offset_bytes, nbytes=region.size_bytes, name=region.name
@@ -156,10 +158,11 @@ def is_dense(tensor: TensorView) -> bool:
 
 
 def _buffers(memories: Memories) -> Iterator[Buffer]:
-    for tensors, is_output, is_new in (
-        (memories.inputs, False, False),
-        (memories.outputs, True, True),
-        (memories.updated, True, False),
+    for tensors, is_output, is_kept, settled in (
+        (memories.inputs, False, False, False),
+        (memories.settled, False, False, True),
+        (memories.outputs, True, False, False),
+        (memories.updated, True, True, False),
     ):
         for tensor in tensors:
             if tensor.extent_bytes:
@@ -168,7 +171,9 @@ def _buffers(memories: Memories) -> Iterator[Buffer]:
                     nbytes=tensor.extent_bytes,
                     name=tensor.name,
                     writable=is_output,
-                    written_once=is_new,
+                    written_once=is_output,
+                    is_kept=is_kept,
+                    settled=settled,
                 )
 
 

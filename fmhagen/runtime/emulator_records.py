@@ -28,8 +28,13 @@ class Checks(enum.IntFlag):
 class Buffer:
     """A piece of host memory that the kernel may touch.
 
-    `written_once` memory is filled with NaN patterns before the run; a second write of one of its
-    bytes, or a read of a byte that nobody wrote, is a fault.
+    Attributes:
+        address, nbytes, name: where it lies, and what messages call it.
+        writable: the kernel may write it.
+        written_once: it is filled with NaN patterns before the run; a second write of one of its
+            bytes, or a read of a byte that nobody wrote, is a fault.
+        is_kept: of a `written_once` buffer: what is there stays, and may be read.
+        settled: a dependent launch may read it before it waits for the kernel ahead.
     """
 
     address: int
@@ -37,6 +42,8 @@ class Buffer:
     name: str
     writable: bool = False
     written_once: bool = False
+    is_kept: bool = False
+    settled: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,7 @@ using i32 = int;
 using i64 = long long;
 using f32 = float;
 
-enum : u32 { FMHAGEN_ABI_VERSION = 2 };
+enum : u32 { FMHAGEN_ABI_VERSION = 3 };
 
 // Bits of FmhagenRun::checks.
 enum : u32 {
@@ -24,7 +24,7 @@ enum : u32 {
 // What a fault is. The names are in report.h, in this order.
 enum FmhagenKind : u32 {
   FMHAGEN_OK,
-  FMHAGEN_RACE,           // two unordered accesses, one of which writes
+  FMHAGEN_RACE,           // two unordered accesses, one of which writes, or one ahead of a wait
   FMHAGEN_DEADLOCK,       // nobody can run
   FMHAGEN_DIVERGENCE,     // the lanes of a warp-wide instruction do not agree
   FMHAGEN_UNINITIALISED,  // a read of a byte or register that nobody wrote
@@ -43,13 +43,21 @@ enum FmhagenKind : u32 {
   FMHAGEN_KINDS,
 };
 
+// How often bytes of a buffer may be written.
+enum : u32 {
+  FMHAGEN_WRITES_ANY = 0,
+  FMHAGEN_WRITES_ONCE = 1,       // filled with poison at the start, and nobody reads that
+  FMHAGEN_WRITES_ONCE_KEPT = 2,  // what is there may be read and may stay
+};
+
 // A piece of global memory that the kernel may touch.
 struct FmhagenBuffer {
   u64 address;
   u64 bytes;
   const char* name;
   u32 writable;
-  u32 written_once;  // filled with poison at the start; a second write of a byte is a fault
+  u32 written_once;  // FMHAGEN_WRITES: a second write of a byte is a fault
+  u32 settled;       // of a dependent launch: no kernel that may still run writes it
 };
 
 // A named piece of shared memory, for messages: a tile, a stage, a barrier.
@@ -76,6 +84,8 @@ struct FmhagenRun {
   u32 stack_bytes;  // of one thread; 0 = the default
   u32 cluster;      // blocks that run together and reach one another's shared memory; 0 = 1
   u64 step_limit;  // scheduler steps after which a run is given up; 0 = none
+  u32 dependent;   // the launch may begin before the kernel ahead of it has ended
+  u32 leads;       // the launch behind it reads settled buffers ahead of its wait
 };
 
 struct FmhagenCounter {

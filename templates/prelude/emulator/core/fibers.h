@@ -26,6 +26,7 @@ struct Lane {
   u32 lane;
   u32 rank;  // of its block in the cluster
   bool done;
+  bool has_waited;  // for the kernels ahead of a dependent launch
   // While blocked: the instruction, and what to say about it if nobody can run.
   Lane* next;
   const char* operation;
@@ -72,7 +73,9 @@ static inline Warp& current_warp() { return warps[current->warp]; }
 
 // The running lane as the issuer of an operation.
 static inline Issuer issuer_here(const char* operation) {
-  return Issuer{first_block, current ? current->thread : 0, operation};
+  if (!current) return Issuer{first_block, 0, operation};
+  bool is_early = request->dependent && !current->has_waited;
+  return Issuer{first_block, current->thread, operation, is_early};
 }
 
 static inline void leave_run() {

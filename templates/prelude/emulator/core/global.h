@@ -4,7 +4,7 @@
 
 namespace emulator {
 
-// For each byte of a written_once buffer: 0, or 1 + the block that wrote it, modulo 65535.
+// For each byte of a buffer that is written once: 0, or 1 + the block that wrote it, modulo 65535.
 static u16* written_by[FMHAGEN_MAX_BUFFERS];
 static u32 last_buffer;
 
@@ -13,7 +13,9 @@ static bool buffers_begin() {
     const FmhagenBuffer& buffer = request->buffers[i];
     written_by[i] = nullptr;
     if (!buffer.written_once || !buffer.bytes) continue;
-    memset(reinterpret_cast<void*>(buffer.address), 0xFF, buffer.bytes);
+    if (buffer.written_once == FMHAGEN_WRITES_ONCE) {
+      memset(reinterpret_cast<void*>(buffer.address), 0xFF, buffer.bytes);
+    }
     void* map = mmap(nullptr, buffer.bytes * 2, PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (map == MAP_FAILED) return false;
@@ -23,14 +25,14 @@ static bool buffers_begin() {
   return true;
 }
 
-// Reports what of the written_once buffers is still unwritten, and frees their shadows.
+// Reports what of the poisoned buffers is still unwritten, and frees all shadows.
 static void buffers_end() {
   for (u32 i = 0; i < request->buffer_count; i++) {
     const FmhagenBuffer& buffer = request->buffers[i];
     FmhagenUse& use = report->uses[i];
     if (!written_by[i]) continue;
     for (u64 byte = 0; byte < buffer.bytes; byte++) {
-      if (written_by[i][byte]) continue;
+      if (written_by[i][byte] || buffer.written_once == FMHAGEN_WRITES_ONCE_KEPT) continue;
       if (!use.unwritten++) use.first_unwritten = byte;
     }
     munmap(written_by[i], buffer.bytes * 2);
@@ -51,6 +53,12 @@ static inline u32 find_buffer(const Issuer& issuer, u64 address, u64 bytes, cons
       fail(FMHAGEN_OUT_OF_BOUNDS, issuer, "a %s of %llu bytes at offset %llu of %s, which has %llu",
            verb, bytes, offset, buffer.name, buffer.bytes);
     }
+    if (issuer.is_early && !buffer.settled && checking(FMHAGEN_CHECK_RACES)) {
+      fail(FMHAGEN_RACE, issuer,
+           "a %s of offset %llu of %s ahead of wait_for_primary: the kernel ahead of this one may "
+           "still use it",
+           verb, offset, buffer.name);
+    }
     return last_buffer = found;
   }
   fail(FMHAGEN_OUT_OF_BOUNDS, issuer, "a %s of %llu bytes at 0x%llx, in no buffer", verb, bytes,
@@ -68,12 +76,14 @@ static inline void check_global_alignment(const Issuer& issuer, u64 address, u32
 FMHAGEN_NOINLINE const u8* global_read(const Issuer& issuer, u64 address, u64 bytes) {
   u32 buffer = find_buffer(issuer, address, bytes, "read");
   report->uses[buffer].bytes_read += bytes;
-  if (const u16* written = written_by[buffer]; written && checking(FMHAGEN_CHECK_POISON)) {
-    u64 offset = address - request->buffers[buffer].address;
+  const u16* written = written_by[buffer];
+  const FmhagenBuffer& read = request->buffers[buffer];
+  if (written && read.written_once == FMHAGEN_WRITES_ONCE && checking(FMHAGEN_CHECK_POISON)) {
+    u64 offset = address - read.address;
     for (u64 byte = offset; byte < offset + bytes; byte++) {
       if (!written[byte]) {
         fail(FMHAGEN_UNINITIALISED, issuer, "a read of byte %llu of %s, which nobody wrote", byte,
-             request->buffers[buffer].name);
+             read.name);
       }
     }
   }

@@ -73,6 +73,7 @@ struct Issuer {
   u32 block;
   u32 thread;
   const char* operation;
+  bool is_early = false;  // of a dependent launch: the thread has not waited for the kernel ahead
 };
 
 static inline u32 rank_of(const Issuer& issuer) { return issuer.thread / request->threads; }

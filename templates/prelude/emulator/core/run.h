@@ -45,6 +45,7 @@ static void run_cluster() {
     lane.lane = thread % LANES;
     lane.rank = thread / request->threads;
     lane.done = false;
+    lane.has_waited = false;
     lane.operation = nullptr;
     lane.describe = nullptr;
     lane.wait_is_whole_warp = false;

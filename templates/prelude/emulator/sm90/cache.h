@@ -258,7 +258,22 @@ static inline u32 subtract_f16x2(u32 a, u32 b) {
   return low | high << 16;
 }
 
-// ---- dependent launches: a run is one kernel, so the order is the caller's ----------------------
+// ---- dependent launches: a run is one kernel, and all that is ahead of it has ended; what is checked
+// is that it does not rely on that before it has waited ---------------------------------------------
 
-static inline void launch_dependents() {}
-static inline void wait_for_primary() {}
+// NOTE: the launch behind may then begin, and what it reads ahead of its own wait must have been
+// written by then; it knows of no kernel ahead of this one but through this one's wait.
+static inline void launch_dependents() {
+  FMHAGEN_COUNT("griddepcontrol");
+  emulator::Issuer issuer = emulator::issuer_here("launch_dependents");
+  if (issuer.is_early && emulator::request->leads && emulator::checking(FMHAGEN_CHECK_RACES)) {
+    emulator::fail(FMHAGEN_RACE, issuer,
+                   "ahead of wait_for_primary: the launch behind this one reads what a kernel ahead "
+                   "of this one may still write");
+  }
+}
+
+static inline void wait_for_primary() {
+  FMHAGEN_COUNT("griddepcontrol");
+  emulator::current->has_waited = true;
+}
