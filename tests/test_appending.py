@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 from typing import Any
 
 import ml_dtypes
@@ -15,7 +17,14 @@ from emulated import TARGET_NAMES
 import fmhagen
 from fmhagen import AppendSpec, append_kv
 from fmhagen.appending import calls, launch
-from fmhagen.errors import CaptureError, InvalidSpecError, TensorError, UnsupportedSpecError
+from fmhagen.appending.plan import source_of
+from fmhagen.errors import (
+    CaptureError,
+    EmulatorError,
+    InvalidSpecError,
+    TensorError,
+    UnsupportedSpecError,
+)
 from fmhagen.runtime.emulator_backend import LoadedEmulator
 from fmhagen.runtime.tensors import Memory
 
@@ -434,6 +443,44 @@ def test_what_does_not_fit_is_refused_by_name(target: str) -> None:
     read_only.flags.writeable = False
     with pytest.raises(TensorError, match="must be writable"):
         append_kv(read_only, cache, k, k, cache_seqlens=lengths, target=target)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        ("place.has_place && page < params.num_pages", "place.has_place"),
+        ("length >= 0 && place.position < params.capacity", "length >= 0"),
+        ("static_cast<u32>(length) + static_cast<u32>(place.n)", "static_cast<u32>(length)"),
+        ("if (item.second < depth)", "if (true)"),
+        ("place.slot = place.position % params.page_size", "place.slot = place.position"),
+        ("place.b * params.table_stride +", ""),
+    ],
+)
+def test_planted_faults_are_found(right: str, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the emulator, or by the bytes that change."""
+
+    def faulty(plan: Any) -> Any:
+        source = source_of(plan)
+        assert right in source.text
+        return dataclasses.replace(source, text=source.text.replace(right, wrong))
+
+    new, size, depth = 3, 3, 40  # the last vector of a row is the first of an item
+    k = np.ones((2, new, 1, depth), BF16)
+    table = np.array([[0, HUGE_PAGE], [2, 1]], np.int32)
+    lengths = np.array([2, 4], np.int32)
+    wanted = [[0, 0, 1], [0, 1, 1], [0, 0, 0], [0, 0, 0]]
+
+    def is_right() -> bool:
+        caches = [np.full((4, size, 1, depth), np.nan, BF16) for _ in range(2)]
+        append_kv(*caches, k, k, cache_seqlens=lengths, block_table=table, target="sm90")
+        written = [~np.isnan(cache[:, :, 0].astype(np.float32)) for cache in caches]
+        return all((w == np.array(wanted, bool)[..., None]).all() for w in written)
+
+    assert is_right()
+    monkeypatch.setattr(launch, "source_of", faulty)
+    monkeypatch.setattr(launch, "_loaded", functools.cache(launch._loaded.__wrapped__))
+    with contextlib.suppress(EmulatorError):
+        assert not is_right()
 
 
 @every_target

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -16,6 +17,7 @@ from fmhagen.frontends import kvcache
 from fmhagen.frontends.flash import flash_attn_varlen_func
 from fmhagen.frontends.kvcache import flash_attn_with_kvcache
 from fmhagen.oracle import reference
+from fmhagen.paging import PageTables, csr_of
 from fmhagen.runtime.emulator_backend import LoadedEmulator
 from fmhagen.spec import AttentionSpec, CacheScale, DType
 
@@ -107,6 +109,33 @@ def test_batch_index_reads_entries_of_a_contiguous_cache() -> None:
     spec = AttentionSpec(head_dim=D, kv_cache=True)
     right = reference(spec, q, k[index], v[index], cache_seqlens=lengths)
     check(o, None, right)
+
+
+@pytest.mark.parametrize("max_pages", [None, 4])
+def test_tables_of_flashinfer(max_pages: int | None) -> None:
+    """In CSR form, as they are; their lengths hold where nothing is appended."""
+    lengths, size = (37, 0, 64), 16
+    rng = np.random.default_rng(9)
+    table = rng.permutation(12).astype(np.int32).reshape(3, 4)
+    q, pages = normal(1, 3, 1, H, D), [normal(s, 12, size, HK, D) for s in (2, 3)]
+    csr = csr_of(table, np.array(lengths, np.int32), size)
+    csr = dataclasses.replace(csr, max_pages=max_pages)
+    o, lse = flash_attn_with_kvcache(q, *pages, block_table=csr, return_softmax_lse=True)
+    spec = AttentionSpec(head_dim=D, kv_cache=True)
+    flat = [cache[table].reshape(3, -1, HK, D) for cache in pages]
+    check(o, lse, reference(spec, q, *flat, cache_seqlens=np.array(lengths, np.int32)))
+    before = np.array([36, 0, 63], np.int32)
+    k, v = normal(4, 3, 1, HK, D), normal(5, 3, 1, HK, D)
+    with pytest.raises(TensorError, match="cache_seqlens"):
+        flash_attn_with_kvcache(q, *pages, k, v, page_table=csr)
+    whole = csr_of(table, np.array((37, 1, 64), np.int32), size)
+    tables = PageTables(block_table=table, cache_seqlens=before, page_size=size)
+    for given in (whole, tables):
+        flash_attn_with_kvcache(q, *pages, k, v, cache_seqlens=before, page_table=given)
+        for b, length in enumerate(before):
+            page, slot = divmod(int(length), size)
+            assert (pages[0][table[b, page], slot] == k[b, 0]).all()
+            assert (pages[1][table[b, page], slot] == v[b, 0]).all()
 
 
 def test_rows_without_room_are_dropped() -> None:

@@ -13,6 +13,7 @@ from fmhagen import PagedKVCache, PageStorage
 from fmhagen.errors import OutOfPagesError, PagingError, TensorError
 from fmhagen.oracle import as_float64
 from fmhagen.paging import CsrTables, csr_of, tables_of_csr
+from fmhagen.paging.csr import tables_on_device
 
 LAYERS, HEADS, DEPTH, DEPTH_V = 2, 3, 8, 4
 PAGES, SIZE = 7, 4
@@ -243,6 +244,45 @@ def test_csr_and_back(dtype: Any) -> None:
         for one, other in zip(_parts(csr), _parts(again), strict=True):
             np.testing.assert_array_equal(one, other)
     assert tables_of_csr([0], [], [], 4).block_table.shape == (0, 1)
+
+
+@pytest.mark.parametrize("framework", ["numpy", "torch"])
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+def test_csr_is_turned_where_it_lies(framework: str, dtype: Any) -> None:
+    """By operations that read nothing back; what does not belong to a sequence has no effect."""
+    make: Any = np.asarray if framework == "numpy" else pytest.importorskip("torch").from_numpy
+    for lengths, size in (((5, 0, 12, 3, 0), 3), ((0, 0), 4), ((7,), 1), ((), 2), ((64, 63), 16)):
+        counts = -(-np.array(lengths, np.int64) // size)
+        width = int(counts.max(initial=0)) + 1
+        table = np.random.default_rng(1).integers(1, 99, (len(lengths), width)).astype(np.int32)
+        csr = csr_of(table, np.array(lengths, np.int32), size)
+        assert csr.max_pages == width - 1
+        garbage = np.full(3, 2_147_480_000)
+        csr.last_page_len[counts == 0] = 77
+        parts = (csr.indptr, np.concatenate((csr.indices, garbage)), csr.last_page_len)
+        back = tables_on_device(*(make(part.astype(dtype)) for part in parts), size, width)
+        for found, right in (
+            (back.block_table, np.where(np.arange(width) < counts[:, None], table, 0)),
+            (back.cache_seqlens, np.array(lengths)),
+        ):
+            assert str(found.dtype).endswith("int32")
+            assert np.array_equal(np.asarray(found), right)
+    short = tables_on_device(*(make(np.array(p)) for p in ([0, 3, 4], [1, 2, 3, 4], [2, 1])), 4, 2)
+    assert short.block_table.tolist() == [[1, 2], [4, 0]]
+    assert short.cache_seqlens.tolist() == [8, 1]  # no more than what the table holds
+    with pytest.raises(PagingError, match=r"last_page_len=.*of 2 elements"):
+        tables_on_device(*(make(np.array(p)) for p in ([0, 3, 4], [1, 2, 3, 4], [2])), 4, 2)
+    with pytest.raises(PagingError, match="indices='float64"):
+        tables_on_device(*(make(np.array(p)) for p in ([0, 3, 4], [1.0] * 4, [2, 1])), 4, 2)
+
+
+def test_csr_on_a_device_needs_a_width() -> None:
+    torch = pytest.importorskip("torch")
+    parts = [torch.zeros(2, dtype=torch.int32, device="meta") for _ in range(3)]
+    with pytest.raises(PagingError, match="width=None: must be given"):
+        tables_of_csr(*parts, 4)
+    with pytest.raises(PagingError, match="indices='on the host'"):
+        tables_of_csr(parts[0], [1], parts[2], 4, width=2)
 
 
 def _parts(csr: CsrTables) -> tuple[Any, Any, Any]:

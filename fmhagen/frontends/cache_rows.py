@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from fmhagen.paging.csr import CsrTables, tables_on_device
+from fmhagen.paging.tables import PageTables
+
 
 def lengths_of(cache_seqlens: Any, q: Any, batch: int) -> Any:
     """Return the lengths as (B,) int32 beside q; None stays None."""
@@ -25,6 +28,18 @@ def table_of_batch(index: Any) -> Any:
     """Return a block table of one page a sequence: an entry of a contiguous cache."""
     table = index[:, None]
     return table.int() if hasattr(table, "int") else np.ascontiguousarray(table, np.int32)
+
+
+def table_and_lengths(tables: PageTables | CsrTables) -> tuple[Any, Any]:
+    """Return block table and lengths of tables in either form, where they lie."""
+    if isinstance(tables, CsrTables):
+        width = tables.indices.shape[0] if tables.max_pages is None else tables.max_pages
+        tables = tables_on_device(
+            *(tables.indptr, tables.indices, tables.last_page_len),
+            page_size=tables.page_size,
+            width=max(1, width),
+        )
+    return tables.block_table, tables.cache_seqlens
 
 
 class PackedRows:

@@ -11,8 +11,14 @@ from typing import Any
 
 from fmhagen.appending import append_kv
 from fmhagen.errors import TensorError, UnsupportedArgumentError
-from fmhagen.frontends.cache_rows import PackedRows, lengths_of, table_of_batch
+from fmhagen.frontends.cache_rows import (
+    PackedRows,
+    lengths_of,
+    table_and_lengths,
+    table_of_batch,
+)
 from fmhagen.frontends.refusal import refuse_others
+from fmhagen.paging import CsrTables, PageTables
 from fmhagen.runtime.tensors import dtype_name
 from fmhagen.spec import AttentionSpec, CacheScale, DType
 
@@ -72,7 +78,9 @@ def flash_attn_with_kvcache(
         cache_seqlens: keys that each sequence has before this call: (B,) int32, or one number.
         cache_batch_idx: (B,): which entry of the cache is whose; None means in order.
         cache_leftpad: must be None.
-        block_table: (B, max_pages) int32.
+        block_table: (B, max_pages) int32; or `fmhagen.paging` tables: PageTables, or the CsrTables
+            of FlashInfer, turned into a block table on their device. They give the lengths, too,
+            where nothing is appended.
         softmax_scale: None means 1 / sqrt(d).
         causal: hide keys right of the diagonal, which ends bottom-right.
         window_size: keys left and right of the diagonal; -1 means unlimited.
@@ -98,6 +106,9 @@ def flash_attn_with_kvcache(
     """
     refuse_others("flash_attn_with_kvcache", {"cache_leftpad": cache_leftpad, **others}, _NEUTRAL)
     table = block_table if page_table is None else page_table
+    if isinstance(table, CsrTables | PageTables):
+        table, counted = table_and_lengths(table)
+        cache_seqlens = counted if cache_seqlens is None and k is None else cache_seqlens
     left, right = (None if side == -1 else side for side in window_size)
     packed = None
     if cu_seqlens_q is not None:

@@ -10,15 +10,9 @@ import numpy.typing as npt
 
 from fmhagen.errors import PagingError
 from fmhagen.paging import arguments
+from fmhagen.paging.csr import CsrTables, csr_of
 from fmhagen.paging.ledger import Ledger, SequenceState
-from fmhagen.paging.tables import (
-    CascadeTables,
-    CsrTables,
-    PageTables,
-    csr_of,
-    split_tables,
-    tables_of,
-)
+from fmhagen.paging.tables import CascadeTables, PageTables, split_tables, tables_of
 from fmhagen.paging.usage import Usage, usage_of
 
 

@@ -1,7 +1,7 @@
 """Tables: which pages a batch of sequences reads, as the kernels take it.
 
-Two forms of the same: a rectangle with a row of page numbers for each sequence (FlashAttention,
-vLLM), or the rows one after another with where each begins (FlashInfer).
+A rectangle with a row of page numbers for each sequence (FlashAttention, vLLM); `csr` has the other
+form of the same, the rows one after another with where each begins (FlashInfer).
 """
 
 from __future__ import annotations
@@ -31,24 +31,6 @@ class PageTables:
 
     block_table: Any
     cache_seqlens: Any
-    page_size: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CsrTables:
-    """The pages of a batch one sequence after another, int32, as FlashInfer takes them.
-
-    Attributes:
-        indptr: (B + 1,) where each sequence's pages begin in `indices`, and their end.
-        indices: (indptr[B],) page numbers.
-        last_page_len: (B,) keys in the last page of each sequence, 1 to page_size; 0 for a
-            sequence without keys, which has no page.
-        page_size: keys a page.
-    """
-
-    indptr: Any
-    indices: Any
-    last_page_len: Any
     page_size: int
 
 
@@ -149,92 +131,3 @@ def tables_of(
     assign(out.block_table, table)
     assign(out.cache_seqlens, all_lengths)
     return out
-
-
-def csr_of(block_table: Int32, cache_seqlens: Int32, page_size: int, like: Any = None) -> CsrTables:
-    """Turn a block table into CSR form.
-
-    Args:
-        block_table: (B, width) page numbers.
-        cache_seqlens: (B,) keys of each sequence.
-        page_size: keys a page.
-        like: a tensor that names the framework and device of the result; None means NumPy.
-
-    Raises:
-        PagingError: a length does not fit the table's width, or is negative.
-    """
-    capacity = block_table.shape[1] * page_size
-    wrong = (cache_seqlens < 0) | (cache_seqlens > capacity)
-    if wrong.any():
-        where = int(np.flatnonzero(wrong)[0])
-        limit = f"must be between 0 and the {capacity} keys of a row of the block table"
-        raise PagingError(f"cache_seqlens[{where}]", int(cache_seqlens[where]), limit)
-    pages = -(-cache_seqlens // page_size)
-    indptr = np.zeros(len(pages) + 1, np.int32)
-    np.cumsum(pages, out=indptr[1:])
-    indices = block_table[np.arange(block_table.shape[1]) < pages[:, None]]
-    last = np.where(pages > 0, cache_seqlens - (pages - 1) * page_size, 0).astype(np.int32)
-    return CsrTables(
-        indptr=array_like(indptr, like),
-        indices=array_like(indices.astype(np.int32, copy=False), like),
-        last_page_len=array_like(last, like),
-        page_size=page_size,
-    )
-
-
-def tables_of_csr(
-    indptr: Any,
-    indices: Any,
-    last_page_len: Any,
-    page_size: int,
-    *,
-    width: int | None = None,
-    like: Any = None,
-) -> PageTables:
-    """Turn FlashInfer's CSR form into a block table: the inverse of `csr_of`.
-
-    Args:
-        indptr: (B + 1,) integers on the host, where each sequence's pages begin, and their end.
-        indices: at least indptr[B] page numbers.
-        last_page_len: (B,) keys in the last page of each sequence; whatever stands there for a
-            sequence without pages has no effect.
-        page_size: keys a page.
-        width: columns; None means those of the longest sequence, at least 1.
-        like: a tensor that names the framework and device of the result; None means NumPy.
-
-    Raises:
-        PagingError: a value is no integer, decreases, or does not fit the others.
-    """
-    ends = _integers("indptr", indptr)
-    pages = _integers("indices", indices)
-    last = _integers("last_page_len", last_page_len)
-    if not len(ends) or ends[0] != 0 or (np.diff(ends) < 0).any():
-        raise PagingError("indptr", ends.tolist(), "must begin with 0 and never decrease")
-    if ends[-1] > len(pages):
-        limit = f"must be at most the {len(pages)} indices"
-        raise PagingError(f"indptr[{len(ends) - 1}]", int(ends[-1]), limit)
-    counts = np.diff(ends)
-    if len(last) != len(counts):
-        limit = f"must be as many as the {len(counts)} sequences of indptr"
-        raise PagingError("last_page_len", len(last), limit)
-    wrong = (counts > 0) & ((last < 1) | (last > page_size))
-    if wrong.any():
-        where = int(np.flatnonzero(wrong)[0])
-        limit = f"must be between 1 and the page size of {page_size}"
-        raise PagingError(f"last_page_len[{where}]", int(last[where]), limit)
-
-    def fill(table: Int32) -> None:
-        table[np.arange(table.shape[1]) < counts[:, None]] = pages[: ends[-1]]
-
-    lengths = np.where(counts > 0, (counts - 1) * page_size + last, 0).astype(np.int32)
-    longest = int(counts.max(initial=0))
-    return tables_of(fill, lengths, longest, page_size, width=width, like=like, out=None)
-
-
-def _integers(name: str, values: Any) -> npt.NDArray[np.int64]:
-    """Return integers of any width as int64: never the bytes of one read as another."""
-    found = np.asarray(values)
-    if found.ndim != 1 or not (np.issubdtype(found.dtype, np.integer) or not found.size):
-        limit = "must be a one-dimensional list or array of integers"
-        raise PagingError(name, f"{found.dtype} of shape {found.shape}", limit)
-    return found.astype(np.int64)
