@@ -13,7 +13,7 @@ from fmhagen import attention, masks, merge_states
 from fmhagen.api import reference
 from fmhagen.comparison import compare, tolerance_of
 from fmhagen.errors import FmhagenError, TensorError
-from fmhagen.frontends import flash, flex, sdpa
+from fmhagen.frontends import flash, flex, kvcache, sdpa
 from fmhagen.runtime.devices import gpu_backend
 from fmhagen.runtime.tensors import Memory
 from fmhagen.spec import AttentionSpec
@@ -167,6 +167,44 @@ def test_lengths_of_a_captured_graph_are_those_of_the_replay() -> None:
             "seqused_k": used.cpu().numpy(),
         }
         assert_right(spec, out, None, q, k, v, **host)
+
+
+def test_a_captured_decoding_step_appends_where_the_replay_says() -> None:
+    """Beside the emulator: bits of the caches, O within the usual tolerance."""
+    import torch
+
+    pages, size, depth, width = 40, 16, 128, 8
+    q, k, v = (normal(4, 1, h, depth, seed=h) for h in (8, 2, 3))
+    v = v[:, :, :2]
+    caches = [normal(pages, size, 2, depth, seed=s) for s in (11, 12)]
+    angles = torch.rand(size * width, 32, device="cuda") * 6
+    cos, sin = angles.cos(), angles.sin()
+    used = torch.zeros(4, dtype=torch.int32, device="cuda")
+    table = torch.zeros(4, width, dtype=torch.int32, device="cuda")
+
+    def call(*tensors: Any) -> Any:
+        *first, lengths, block_table = tensors
+        options = {"cache_seqlens": lengths, "block_table": block_table, "causal": True}
+        return kvcache.flash_attn_with_kvcache(*first, **options)
+
+    given = (q, *caches, k, v, cos, sin, used, table)
+    call(*given)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = call(*given)
+    generator = torch.Generator().manual_seed(5)
+    for lengths in ((0, 17, 90, 127), (15, 16, 1, 128), (31, 32, 33, 64)):
+        used.copy_(torch.tensor(lengths, dtype=torch.int32))
+        table.copy_(torch.randperm(pages, generator=generator)[: 4 * width].reshape(4, width))
+        host = [tensor.cpu() for tensor in given]
+        graph.replay()
+        torch.cuda.synchronize()
+        expected = call(*host)
+        for cache, right in zip(caches, host[1:3], strict=True):
+            assert torch.equal(cache.cpu().view(torch.int16), right.view(torch.int16))
+        assert (out.cpu().float() - expected.float()).abs().max() < 0.03
+        assert used.tolist() == list(lengths)
 
 
 def test_front_ends_beside_pytorch() -> None:

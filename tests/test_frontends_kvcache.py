@@ -181,6 +181,33 @@ def test_a_call_that_appends_and_rotates_is_three_launches(monkeypatch: pytest.M
     check(o, lse, reference(spec, own_q, *own, cache_seqlens=lengths + 1))
 
 
+def test_tensors_of_pytorch_are_those_of_numpy() -> None:
+    """To the bit, in the caches and in O; the lengths stay."""
+    torch = pytest.importorskip("torch")
+    q, k, v = normal(1, 2, 2, H, D), normal(2, 2, 2, HK, D), normal(4, 2, 2, HK, D)
+    pages = [normal(seed, 6, PAGE, HK, D) for seed in (5, 6)]
+    angles = np.random.default_rng(7).uniform(-3, 3, (64, 8)).astype(np.float32)
+    index = np.array([20, 0], np.int32), np.array([[3, 1, 0], [2, 5, 4]], np.int32)
+    arrays = (q, *pages, k, v, np.cos(angles), np.sin(angles), *index)
+
+    def torch_of(array: Array) -> Any:
+        if array.dtype == BF16:
+            return torch.from_numpy(array.view(np.int16).copy()).view(torch.bfloat16)
+        return torch.from_numpy(array.copy())
+
+    def call(*given: Any) -> Any:
+        *tensors, lengths, table = given
+        options = {"cache_seqlens": lengths, "block_table": table, "causal": True}
+        return flash_attn_with_kvcache(*tensors, **options)
+
+    tensors = [torch_of(array) for array in arrays]
+    theirs, ours = call(*tensors), call(*arrays)
+    for tensor, array in zip((theirs, *tensors), (ours, *arrays), strict=True):
+        bits = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
+        right = array.view(np.int16) if array.dtype == BF16 else array
+        assert np.array_equal(bits.numpy(), right)
+
+
 def test_rows_of_16_bits_go_into_a_cache_of_8() -> None:
     """Divided by the factors that attention multiplies by."""
     q, k, v = normal(1, 2, 3, H, D), normal(2, 2, 3, HK, D), normal(4, 2, 3, HK, D)
