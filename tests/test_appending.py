@@ -229,6 +229,36 @@ def test_every_byte(case: Case, target: str) -> None:
     check(case, target)
 
 
+def drawn(seed: int) -> Case:
+    """Draw all that is a number of a call, so that few kernels serve."""
+    rng = np.random.default_rng(seed)
+
+    def number(low: int, high: int) -> int:
+        return int(rng.integers(low, high + 1))
+
+    return Case(
+        lengths=tuple(number(0, 40) * number(0, 3) // 3 for _ in range(number(1, 5))),
+        new=number(0, 5),
+        rows_q=number(0, 4),
+        heads=number(1, 5),
+        heads_kv=number(1, 3),
+        depth=32,
+        depth_v=16,
+        page=(None, 1, 3, number(2, 40))[number(0, 3)],
+        room=number(0, 9),
+        layout=("nhd", "hnd")[number(0, 1)],
+        rotary=16,
+        interleaved=False,
+        advances=number(0, 1) == 1,
+    )
+
+
+@every_target
+def test_drawn_calls(target: str) -> None:
+    for seed in range(30):
+        check(drawn(seed), target, seed)
+
+
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize(
     "case",
