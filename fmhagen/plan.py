@@ -25,12 +25,13 @@ from fmhagen.wrapping import wrapped_call
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constant:
-    """One `constexpr` of the emitted file."""
+    """One `constexpr` of the emitted file; one that joins stands on the line of the one before."""
 
     ctype: str
     name: str
     value: int | float
     comment: str
+    joins: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,12 +278,5 @@ class Plan:
 
     @property
     def constructor_lines(self) -> tuple[str, ...]:
-        """The same, an argument a line."""
-        spec, schedule, target = repr(self.spec), repr(self.schedule), self.target.name
-        return (
-            "fmhagen.emit(",
-            *wrapped_call(spec),
-            *wrapped_call(schedule),
-            f"    target={target!r},",
-            ")",
-        )
+        """The same, broken into lines."""
+        return wrapped_call("fmhagen." + self.constructor)

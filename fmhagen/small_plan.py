@@ -66,13 +66,8 @@ class SmallPlan:
 
     @property
     def constructor_lines(self) -> tuple[str, ...]:
-        """The same, an argument a line."""
-        return (
-            f"fmhagen.{self.EMIT}(",
-            *wrapped_call(repr(self.spec)),
-            f"    target={self.target.name!r},",
-            ")",
-        )
+        """The same, broken into lines."""
+        return wrapped_call("fmhagen." + self.constructor)
 
 
 def numbers(rows: Iterable[tuple[str, int, str]]) -> tuple[Constant, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 
-from fmhagen.emission.definitions import Definition, closure, parse
+from fmhagen.emission.definitions import LINE_LENGTH, Definition, closure, parse
 from fmhagen.emission.environment import render
 from fmhagen.errors import TemplateError
 from fmhagen.expr.cxx import wrapped
@@ -16,11 +16,11 @@ from fmhagen.source import Source
 from fmhagen.targets.sm90_matrix import instruction_name, instruction_text
 
 BODY_LINE = "// --- body ---\n"
-_TYPES_LINE = "// --- types of the prelude ---\n"
+_ISA_TYPES_LINE = "// --- types of the isa layer ---\n"
+_TILE_TYPES_LINE = "// --- types of the prelude ---\n"
 _ISA_LINE = "// --- instructions ---\n"
 _TILE_LINE = "// --- tiles of registers and shared memory ---\n"
 _NO_DIGEST = "0" * 16
-_LONGEST = 120  # characters of a line
 
 
 def emit_source(plan: Plan) -> Source:
@@ -39,9 +39,10 @@ def assemble(plan: KernelPlan, available: tuple[Definition, ...]) -> Source:
     """Print a plan's skeleton with the definitions that it reaches; see `emit_source`."""
     skeleton = render(plan.kernel_template, plan)
     used = closure(skeleton, available)
-    text = _insert(skeleton, _TYPES_LINE, _types(used))
-    text = _insert(text, _ISA_LINE, _isa(used))
-    text = _insert(text, _TILE_LINE, _tile(used))
+    text = _replace(skeleton, _ISA_TYPES_LINE, _layer(used, "isa", is_type=True))
+    text = _replace(text, _TILE_TYPES_LINE, _layer(used, "tile", is_type=True))
+    text = _replace(text, _ISA_LINE, _ISA_LINE + _guarded(_layer(used, "isa", is_type=False)))
+    text = _replace(text, _TILE_LINE, _TILE_LINE + _layer(used, "tile", is_type=False))
     text = tidy(text)
     head, line, body = text.partition(BODY_LINE)
     digest = body_digest(body)
@@ -64,7 +65,7 @@ def body_digest(body: str) -> str:
 
 
 def tidy(text: str) -> str:
-    """Strip trailing spaces, break long statements, collapse blank lines and end with one newline.
+    """Strip trailing spaces, break long statements, collapse blank lines, drop those below a title.
 
     A template's own lines are short; a statement grows with the mask and score functions in it.
 
@@ -77,14 +78,15 @@ def tidy(text: str) -> str:
         line = line.rstrip()
         if "\t" in line or not line.isascii():
             raise TemplateError(f"line {number} holds a tab or a character outside ASCII: {line!r}")
-        if len(line) <= _LONGEST or max(map(len, line.split())) >= 100:
+        if len(line) <= LINE_LENGTH or max(map(len, line.split())) >= 100:
             lines.append(line)
         elif line.endswith(";") and '"' not in line and "//" not in line:
             indent = len(line) - len(line.lstrip())
             lines += wrapped(line, " " * (indent + 4))
         else:
             raise TemplateError(f"line {number} has {len(line)} characters: {line!r}")
-    return re.sub(r"\n{3,}", "\n\n", "\n".join(lines)).strip("\n") + "\n"
+    single = re.sub(r"\n{3,}", "\n\n", "\n".join(lines))
+    return re.sub(r"^(// --- .* ---\n)\n", r"\1", single, flags=re.MULTILINE).strip("\n") + "\n"
 
 
 def _available(plan: Plan) -> tuple[Definition, ...]:
@@ -123,34 +125,19 @@ def _available(plan: Plan) -> tuple[Definition, ...]:
     )
 
 
-def _insert(text: str, marker: str, addition: str) -> str:
+def _replace(text: str, marker: str, addition: str) -> str:
     before, line, after = text.partition(marker)
     if not line:
         raise TemplateError(f"a skeleton lacks the line {marker.strip()!r}")
-    return before + line + "\n" + addition + "\n" + after
+    return before + addition + after
 
 
-def _types(used: tuple[Definition, ...]) -> str:
-    isa = [d for d in used if d.is_type and d.layer == "isa"]
-    tile = [d for d in used if d.is_type and d.layer == "tile"]
-    return _guarded(isa) + "\n" + _joined(tile)
+def _layer(used: tuple[Definition, ...], layer: str, *, is_type: bool) -> str:
+    """Print the types, or the functions and macros, of one layer one after the other."""
+    chosen = (d for d in used if d.layer == layer and d.is_type == is_type)
+    return "".join(definition.printed + "\n" for definition in chosen)
 
 
-def _isa(used: tuple[Definition, ...]) -> str:
-    return _guarded([d for d in used if not d.is_type and d.layer == "isa"])
-
-
-def _tile(used: tuple[Definition, ...]) -> str:
-    return _joined([d for d in used if not d.is_type and d.layer == "tile"])
-
-
-def _guarded(definitions: list[Definition]) -> str:
+def _guarded(text: str) -> str:
     """Put isa definitions under the guard: the emulator supplies its own."""
-    if not definitions:
-        return ""
-    return f"#ifndef FMHAGEN_EMULATOR\n{_joined(definitions)}#endif  // FMHAGEN_EMULATOR\n"
-
-
-def _joined(definitions: list[Definition]) -> str:
-    """Print definitions one after the other, each under its comment."""
-    return "".join(definition.text + "\n" for definition in definitions)
+    return f"#ifndef FMHAGEN_EMULATOR\n{text}#endif  // FMHAGEN_EMULATOR\n" if text else ""

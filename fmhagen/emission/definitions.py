@@ -10,6 +10,9 @@ _MACRO = re.compile(r"^#define (\w+)", re.MULTILINE)
 _STRUCT = re.compile(r"^(?:struct|using|typedef)\b[^{;=]*?\b(\w+)\s*(?:[{;=]|$)", re.MULTILINE)
 _NO_CODE = re.compile(r"//[^\n]*|\"[^\"\n]*\"")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
+_ENDS = ("{", "}", ";")
+
+LINE_LENGTH = 120  # of an emitted file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,22 @@ class Definition:
     text: str
     layer: str
     is_type: bool
+
+    @property
+    def printed(self) -> str:
+        """The text; a comment of one line stands behind the head of the code, where it fits."""
+        comment, _, code = self.text.partition("\n")
+        lines = code.splitlines()
+        if not comment.startswith("// ") or not lines or lines[0].startswith("//"):
+            return self.text
+        head = 1 if lines[0].startswith("template") and not lines[0].endswith(_ENDS) else 0
+        if not lines[head].endswith(_ENDS):
+            return self.text
+        remark = comment.removeprefix("// ").removesuffix(".")
+        if remark[1].islower():
+            remark = remark[0].lower() + remark[1:]
+        lines[head] += f"  // {remark}"
+        return "\n".join(lines) if len(lines[head]) <= LINE_LENGTH else self.text
 
     @property
     def code(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from functools import cache
 from pathlib import Path
@@ -35,15 +36,43 @@ def cxx_float(value: float) -> str:
     return f"{value!r}f"
 
 
-def declaration(constant: Constant) -> str:
-    """Print `NAME = value;` padded so that the comments of usual names stand in one column."""
-    value = cxx_float(constant.value) if isinstance(constant.value, float) else str(constant.value)
-    return f"{constant.name} = {value};".ljust(30)
+def declarations(constants: tuple[Constant, ...]) -> tuple[str, ...]:
+    """Print constants, those that join the one before on its line.
+
+    The comments of usual names stand in one column.
+    """
+    lines: list[list[Constant]] = []
+    for constant in constants:
+        if constant.joins:
+            lines[-1].append(constant)
+        else:
+            lines.append([constant])
+    return tuple(map(_declaration, lines))
 
 
-def member(field: ParamField) -> str:
-    """Print the C declaration of a parameter field, padded."""
-    return f"{field.ctype} {field.name};".ljust(24)
+def _declaration(line: list[Constant]) -> str:
+    listed = ", ".join(f"{constant.name} = {_literal(constant.value)}" for constant in line)
+    comments = "; ".join(dict.fromkeys(constant.comment for constant in line))
+    return f"constexpr {line[0].ctype} " + f"{listed};".ljust(30) + f"  // {comments}"
+
+
+def _literal(value: int | float) -> str:
+    return cxx_float(value) if isinstance(value, float) else str(value)
+
+
+def members(fields: tuple[ParamField, ...]) -> tuple[str, ...]:
+    """Print the C declarations of parameter fields, neighbours of one kind on one line."""
+    kinds = itertools.groupby(enumerate(fields), key=_kind)
+    return tuple(
+        f"{ctype} {', '.join(field.name for _, field in group)};".ljust(24) + f"  // {comment}"
+        for (ctype, comment, _), group in kinds
+    )
+
+
+def _kind(numbered: tuple[int, ParamField]) -> tuple[str, str, int]:
+    """Return what fields of one line have in common; a pointer has a line of its own."""
+    index, field = numbered
+    return field.ctype, field.comment, index if field.ctype.endswith("*") else -1
 
 
 def shared_row(region: SharedRegion) -> str:
@@ -74,9 +103,9 @@ def environment() -> jinja2.Environment:
     env.filters.update(
         cxx_bool=cxx_bool,
         cxx_float=cxx_float,
-        declaration=declaration,
+        declarations=declarations,
         instruction=instruction,
-        member=member,
+        members=members,
         shared_row=shared_row,
     )
     return env

@@ -220,45 +220,45 @@ def _constants(
     shared: tuple[SharedRegion, ...],
     target: Target,
 ) -> tuple[Constant, ...]:
-    def number(name: str, value: int, comment: str) -> Constant:
-        return Constant(ctype="u32", name=name, value=value, comment=comment)
+    def number(name: str, value: int, comment: str, *, joins: bool = False) -> Constant:
+        return Constant(ctype="u32", name=name, value=value, comment=comment, joins=joins)
 
     tile_m, tile_n, d, dv = schedule.tile_m, schedule.tile_n, spec.d, spec.dv
     q_rows = GROUP_ROWS if schedule.split_q else tile_m
     return (
         number("TILE_M", tile_m, "query rows of a tile"),
-        number("TILE_N", tile_n, "key columns of a step"),
+        number("TILE_N", tile_n, "key columns of a step", joins=True),
         number("HEAD_DIM", d, "d"),
-        number("HEAD_DIM_V", dv, "dv"),
+        number("HEAD_DIM_V", dv, "dv", joins=True),
         number("THREADS", (schedule.consumers + 1) * GROUP_THREADS, "producer group included"),
         number("STAGES", schedule.stages, "K and V tiles in flight, each"),
-        number("Q_STAGES", schedule.q_stages, "Q tiles in flight"),
+        number("Q_STAGES", schedule.q_stages, "Q tiles", joins=True),
         *(
             (number("CLUSTER", schedule.cluster, "blocks that load K and V for one another"),)
             if schedule.cluster > 1
             else ()
         ),
+        number("CONSUMER_WARPS", schedule.consumers * GROUP_WARPS, "warps that compute"),
         *(
-            (number("CONSUMERS", schedule.consumers, "warpgroups that compute"),)
+            (number("CONSUMERS", schedule.consumers, "their warpgroups", joins=True),)
             if schedule.ping_pong or schedule.split_q
             else ()
         ),
-        number("CONSUMER_WARPS", schedule.consumers * GROUP_WARPS, "warps that compute"),
         number("GROUP_THREADS", GROUP_THREADS, "threads of a warpgroup"),
-        number("GROUP_ROWS", GROUP_ROWS, "query rows of a warpgroup: one matrix instruction's"),
+        number("GROUP_ROWS", GROUP_ROWS, "its query rows: one matrix instruction's", joins=True),
         number("PRODUCER_REGISTERS", schedule.producer_registers, "a thread"),
-        number("CONSUMER_REGISTERS", schedule.consumer_registers, "a thread"),
+        number("CONSUMER_REGISTERS", schedule.consumer_registers, "a thread", joins=True),
         number("MATRIX_K", MATRIX_K, "depth of one matrix instruction"),
         number("BOX_COLUMNS", BOX_COLUMNS, "columns of one box of a copy"),
         number("ROW_BYTES", SWIZZLE_BYTES, "one row of a box, and of the 128-byte swizzle"),
         number("BARRIER_BYTES", BARRIER_BYTES, "one mbarrier"),
         number("Q_BOX_BYTES", q_rows * SWIZZLE_BYTES, "one box of Q or O"),
-        number("KV_BOX_BYTES", tile_n * SWIZZLE_BYTES, "one box of K or V"),
+        number("KV_BOX_BYTES", tile_n * SWIZZLE_BYTES, "of K or V", joins=True),
         number("QK_BOXES", _boxes(d), "boxes that hold d columns"),
-        number("V_BOXES", _boxes(dv), "boxes that hold dv columns"),
+        number("V_BOXES", _boxes(dv), "dv columns", joins=True),
         number("Q_TILE_BYTES", q_rows * SWIZZLE_BYTES * _boxes(d), "one stage of Q"),
-        number("K_TILE_BYTES", tile_n * SWIZZLE_BYTES * _boxes(d), "one stage of K"),
-        number("V_TILE_BYTES", tile_n * SWIZZLE_BYTES * _boxes(dv), "one stage of V"),
+        number("K_TILE_BYTES", tile_n * SWIZZLE_BYTES * _boxes(d), "of K", joins=True),
+        number("V_TILE_BYTES", tile_n * SWIZZLE_BYTES * _boxes(dv), "of V", joins=True),
         *(number(r.name, r.offset_bytes, f"{r.size_bytes} bytes: {r.comment}") for r in shared),
         *((SUM_LIMIT, FINITE_LIMIT) if schedule.rescale == Rescale.ON_OVERFLOW else ()),
         *(order_constants(spec, shared, target.l2_bytes // 2) if spec.varlen else ()),

@@ -84,6 +84,12 @@
 // target_wavefronts (core/banks.h).
 #pragma once
 
+// What an emitted file says of its functions, its loops and the parameters of its kernel.
+#define FMHAGEN_DEVICE static inline
+#define FMHAGEN_PARAMS(type) const type& params
+#define FMHAGEN_UNROLL
+
+
 #ifndef FMHAGEN_WARP_LANES
 #error "include emulator/sm90.h or emulator/gfx942.h"
 #endif
