@@ -76,6 +76,7 @@ def compile_kernel(
     cache: CacheChoice = "default",
     emulator: EmulatorOptions | None = None,
     seqlen_hint: int | None = None,
+    query_hint: int | None = None,
 ) -> Kernel:
     """Return a callable kernel.
 
@@ -90,6 +91,8 @@ def compile_kernel(
         emulator: seed, checks and size of the emulated chip.
         seqlen_hint: about the most keys of a sequence, which may choose another schedule; the
             kernel computes every length, whatever it says.
+        query_hint: about the most query rows of a sequence: with spec.kv_cache many of them choose
+            the main loop of prefill. The kernel computes any number, whatever it says.
 
     Raises:
         InvalidSpecError: no such device, or it cannot run the target.
@@ -106,4 +109,5 @@ def compile_kernel(
         cache=cache,
         emulator=emulator,
         seqlen_hint=seqlen_hint,
+        query_hint=query_hint,
     )

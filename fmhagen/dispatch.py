@@ -10,7 +10,8 @@ from fmhagen.errors import InvalidSpecError
 from fmhagen.runtime.parameters import joined_captures
 from fmhagen.runtime.tensors import view
 from fmhagen.schedules import shipped_rows
-from fmhagen.spec import Anchor, AttentionSpec, DType, Layout
+from fmhagen.select import PREFILL_ROWS
+from fmhagen.spec import Anchor, AttentionSpec, CacheLayout, DType, Layout
 
 if TYPE_CHECKING:
     from fmhagen.api import Kernel
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from fmhagen.tracing import TracedMods
 
 Window = tuple[int | None, int | None]
+Cache = tuple[Any, int | None, str, int | None]
+"""Element type, page size and layout of a cache, and a hint of the query rows."""
 
 
 def attention(
@@ -41,6 +44,9 @@ def attention(
     seqused_k: Any = None,
     max_seqlen_q: Any = None,
     max_seqlen_k: Any = None,
+    cache_seqlens: Any = None,
+    block_table: Any = None,
+    cache_layout: str = CacheLayout.NHD,
     layout: str = Layout.BSHD,
     out: Any = None,
     return_lse: bool = False,
@@ -72,6 +78,10 @@ def attention(
         cu_seqlens_q, cu_seqlens_k: (B + 1,): where packed sequences begin, and the end.
         seqused_q, seqused_k: (B,): rows of each packed sequence that count.
         max_seqlen_q, max_seqlen_k: the most rows of a packed sequence.
+        cache_seqlens: (B,): k and v are a cache, (B, S, Hk, d), of which each sequence has so many
+            keys. Queries may be packed over it, by cu_seqlens_q alone.
+        block_table: (B, max_pages): that cache has pages, (pages, page_size, Hk, d).
+        cache_layout: order of its axes, nhd or hnd.
         layout: order of the axes, bshd or bhsd.
         out: where O is written.
         return_lse: also give LSE, (B, H, Sq) or packed (H, total), natural logarithm.
@@ -95,6 +105,9 @@ def attention(
         params = {**captured, **(params or {})} or None
     left, right = (None, None) if window is None else _window(window)
     varlen = cu_seqlens_q is not None or cu_seqlens_k is not None
+    cache = None
+    if cache_seqlens is not None or block_table is not None:
+        cache = _cache_of(q, k, layout, block_table is not None, cache_layout, varlen)
     kernel = _kernel(
         q.dtype if hasattr(q, "dtype") else view("q", q).dtype,
         _last_size("q", q),
@@ -104,8 +117,9 @@ def attention(
         None if score is None else score.node,
         (alibi_slopes is not None, sinks is not None, varlen),
         str(layout),
-        _length_bucket(k, layout) if shipped_rows() else None,
+        _length_bucket(k, layout) if shipped_rows() and cache is None else None,
         target,
+        cache,
     )
     extras: dict[str, Any] = {}
     if params:
@@ -123,6 +137,9 @@ def attention(
             "max_seqlen_q": max_seqlen_q,
             "max_seqlen_k": max_seqlen_k,
         }
+    if cache is not None:
+        extras |= {"cache_seqlens": cache_seqlens, "block_table": block_table}
+        extras = {name: value for name, value in extras.items() if value is not None}
     if validate is not None:
         extras["validate"] = validate
     if block_map is not None:
@@ -142,6 +159,7 @@ def _kernel(
     layout: str,
     seqlen_hint: int | None,
     target: str | None,
+    cache: Cache | None = None,
 ) -> Kernel:
     """Return the kernel of a kind; one a process, so that its layouts are prepared once."""
     from fmhagen.api import compile_kernel
@@ -149,6 +167,16 @@ def _kernel(
 
     causal, left, right, anchor, soft_cap = mask
     alibi, sink, varlen = flags
+    more: dict[str, Any] = {}
+    query_hint = None
+    if cache is not None:
+        kv_dtype, page_size, cache_layout, query_hint = cache
+        more = {
+            "kv_cache": True,
+            "kv_dtype": _dtype_of(kv_dtype),
+            "page_size": page_size,
+            "cache_layout": CacheLayout(cache_layout),
+        }
     spec = AttentionSpec(
         dtype=_dtype_of(dtype),
         head_dim=d,
@@ -164,8 +192,27 @@ def _kernel(
         layout=Layout(layout),
         mask_mod=None if mask_node is None else MaskMod(mask_node),
         score_mod=None if score_node is None else ScoreMod(score_node),
+        **more,
     )
-    return compile_kernel(spec, target=target, seqlen_hint=seqlen_hint)
+    return compile_kernel(spec, target=target, seqlen_hint=seqlen_hint, query_hint=query_hint)
+
+
+def _cache_of(
+    q: Any, k: Any, layout: str, is_paged: bool, cache_layout: str, is_packed: bool
+) -> Cache:
+    """Return what a kernel depends on of a cache, and of how many query rows there are."""
+    q_shape, k_shape = (
+        t.shape if hasattr(t, "shape") else view(name, t).shape for name, t in (("q", q), ("k", k))
+    )
+    if len(k_shape) != 4:
+        raise InvalidSpecError("k", tuple(k_shape), "a cache has four dimensions")
+    if not is_packed and len(q_shape) != 4:
+        limit = "must have four dimensions where queries are not packed"
+        raise InvalidSpecError("q", tuple(q_shape), limit)
+    page_size = k_shape[2 if cache_layout == CacheLayout.HND else 1] if is_paged else None
+    many = is_packed or q_shape[str(layout).index("s")] >= PREFILL_ROWS
+    dtype = k.dtype if hasattr(k, "dtype") else view("k", k).dtype
+    return dtype, page_size, str(cache_layout), PREFILL_ROWS if many else None
 
 
 @functools.cache

@@ -58,6 +58,7 @@ CACHE_SPECS: tuple[AttentionSpec, ...] = (
     AttentionSpec(dtype=DType.BF16, page_size=16, causal=True),
     AttentionSpec(dtype=DType.BF16, page_size=1),
     AttentionSpec(dtype=DType.BF16, page_size=16, causal=True, kv_dtype=DType.E4M3),
+    AttentionSpec(dtype=DType.BF16, page_size=16, causal=True, varlen=True),
 )
 """What is committed on the targets that have kernels over a key/value cache."""
 

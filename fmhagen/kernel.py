@@ -18,7 +18,6 @@ from fmhagen.records import closest
 from fmhagen.runtime.arguments import Extras
 from fmhagen.runtime.base import Backend
 from fmhagen.runtime.block_map import BlockMap
-from fmhagen.runtime.cache_calls import CacheCalls
 from fmhagen.runtime.calls import Calls
 from fmhagen.runtime.devices import (
     MEMORY_OF_DEVICE,
@@ -28,6 +27,7 @@ from fmhagen.runtime.devices import (
     gpu_backend,
 )
 from fmhagen.runtime.launcher import Launcher
+from fmhagen.runtime.prefill_calls import kind_of_calls
 from fmhagen.runtime.tensors import Memory, TensorView
 from fmhagen.schedule import Schedule
 from fmhagen.select import default_schedule
@@ -55,6 +55,7 @@ class Kernel:
         cache: CacheChoice = "default",
         emulator: EmulatorOptions | None = None,
         seqlen_hint: int | None = None,
+        query_hint: int | None = None,
     ) -> None:
         """Decide all that needs no tensor; see `compile_kernel`."""
         self.spec = spec
@@ -67,10 +68,12 @@ class Kernel:
         )
         self._schedule = schedule
         self._seqlen_hint = seqlen_hint
+        self._query_hint = query_hint
         self._cache = cache
         self._options = emulator
         self._launchers: dict[Memory, Launcher] = {}
-        self._calls = (CacheCalls if spec.kv_cache else Calls)(spec, self._pick)
+        kind = kind_of_calls(self._lowered(self.target.name)) if spec.kv_cache else Calls
+        self._calls = kind(spec, self._pick)
         self._mapper = Mapper(spec, self._pick, self._compile) if is_mapped(spec) else None
         memory = MEMORY_OF_DEVICE.get(self.device)
         if memory is not None:
@@ -118,6 +121,7 @@ class Kernel:
                 sinks: with spec.sink, one logit a query head, (H,), fp32 or 16 bits.
                 cu_seqlens_q, cu_seqlens_k: with spec.varlen, where the sequences begin, and the
                     end, (B + 1,), int32 or int64.
+                    Over a cache cu_seqlens_q alone: cache_seqlens says how many keys there are.
                 seqused_q, seqused_k: rows of each sequence that count, (B,); the rows of O behind
                     them are not written.
                 max_seqlen_q, max_seqlen_k: ints, the most rows of a sequence; None means as many
@@ -242,7 +246,9 @@ class Kernel:
         chip = find_target(target)
         schedule = self._schedule
         if schedule is None:
-            schedule = default_schedule(self.spec, chip, seqlen_hint=self._seqlen_hint)
+            schedule = default_schedule(
+                self.spec, chip, seqlen_hint=self._seqlen_hint, query_hint=self._query_hint
+            )
         return lower(self.spec, schedule, chip)
 
     def _launcher(self, memory: Memory) -> Launcher:

@@ -87,8 +87,12 @@ def reference(
     factor = spec.scale_value if scale is None else float(scale)
     q64 = as_float64(q)
     if spec.kv_cache:
-        q64 = _heads_first(spec, q64)
-        rows = [slice(0, q64.shape[2])] * len(q64)
+        if spec.varlen:
+            q64 = _heads_first(spec, q64[None])
+            rows = used_rows(sequence_offsets("cu_seqlens_q", cu_seqlens_q), seqused_q)
+        else:
+            q64 = _heads_first(spec, q64)
+            rows = [slice(0, q64.shape[2])] * len(q64)
         k64, v64, keys = gather_cache(spec, k, v, cache_seqlens, block_table, k_scale, v_scale)
     elif spec.varlen:
         k64, v64 = as_float64(k), as_float64(v)
@@ -101,7 +105,7 @@ def reference(
     else:
         q64, k64, v64 = (_heads_first(spec, t) for t in (q64, as_float64(k), as_float64(v)))
         rows, keys = ([slice(0, t.shape[2])] * len(t) if t.ndim == 4 else [] for t in (q64, k64))
-    _check_shapes(spec, q64, k64, v64)
+    _check_shapes(spec, q64, k64, v64, len(rows) if spec.kv_cache else q64.shape[0])
     heads = q64.shape[1]
     values = _Values(
         spec, factor, parameter_values(spec, params, alibi_slopes), sink_logits(spec, sinks)
@@ -113,8 +117,9 @@ def reference(
         at = 0 if spec.varlen else b
         for h in range(heads):
             hk = h // group
+            of = b if spec.kv_cache else at
             o[at, h, r], lse[at, h, r] = _head(
-                values, b, h, q64[at, h, r], k64[at, hk, n], v64[at, hk, n]
+                values, b, h, q64[at, h, r], k64[of, hk, n], v64[of, hk, n]
             )
     if spec.varlen:
         return _heads_first(spec, o)[0], lse[0]
@@ -216,14 +221,14 @@ def _check_spec(spec: AttentionSpec) -> None:
         raise UnsupportedSpecError("direction", str(spec.direction), limit)
 
 
-def _check_shapes(spec: AttentionSpec, q: Array, k: Array, v: Array) -> None:
+def _check_shapes(spec: AttentionSpec, q: Array, k: Array, v: Array, batch: int) -> None:
     for name, tensor, depth in (("q", q, spec.d), ("k", k, spec.d), ("v", v, spec.dv)):
         if tensor.ndim != 4 or tensor.shape[3] != depth:
             limit = f"must be {', '.join(str(spec.layout))} with a depth of {depth}"
             raise TensorError(name, tensor.shape, limit)
     if k.shape[:3] != v.shape[:3]:
         raise TensorError("v", v.shape, f"must have the batch, heads and rows of k, {k.shape}")
-    if k.shape[0] != q.shape[0]:
-        raise TensorError("k", k.shape, f"must have the batch of q, {q.shape[0]}")
+    if k.shape[0] != batch:
+        raise TensorError("k", k.shape, f"must have the batch of q, {batch}")
     if q.shape[1] and (not k.shape[1] or q.shape[1] % k.shape[1]):
         raise TensorError("k", k.shape[1], f"key heads must divide the {q.shape[1]} query heads")

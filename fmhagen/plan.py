@@ -124,7 +124,11 @@ class Plan:
         clustered: blocks form clusters; see `Schedule.cluster`.
         snake: tiles are dealt to the blocks of a persistent grid forwards and backwards in turn.
         sink: a logit without a value is in the denominator.
-        varlen: sequences are packed; a tile is of one of them.
+        varlen: query sequences are packed, and keys too where they lie in no cache; a tile is of
+            one of them.
+        cached: keys and values are copied from a cache; of split_kv that goes without saying.
+        paged: that cache has pages.
+        ordered: blocks order sequences of different lengths before they deal them out.
         walks: the keys of a tile are not all those before an end: units are found one by one.
         asks_query: the score function, or a mask that is no range, is asked for query and key.
         score_pair: the score function for two keys; None where it is printed for one, or not.
@@ -176,6 +180,9 @@ class Plan:
     snake: bool = False
     sink: bool = False
     varlen: bool = False
+    cached: bool = False
+    paged: bool = False
+    ordered: bool = False
     longest_first: bool = False
     clustered: bool = False
     split_q: bool = False

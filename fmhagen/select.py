@@ -12,12 +12,20 @@ from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 from fmhagen.validate import check_support
 
+PREFILL_ROWS = 65
+"""Query rows of a sequence from which on a cache is read by tiles of many rows.
+
+Half a tile of 128 and one more. By arithmetic, not measured: a tile of split_kv has 16 rows, and
+reads all keys from L2 for them.
+"""
+
 
 def choose(
     spec: AttentionSpec,
     target: Target,
     *,
     seqlen_hint: int | None = None,
+    query_hint: int | None = None,
     rows: tuple[Row, ...] | None = None,
 ) -> Choice:
     """Return the default schedule of a spec on a target, with the reasons.
@@ -28,12 +36,13 @@ def choose(
         spec: what to compute.
         target: the chip.
         seqlen_hint: the most keys that a sequence will have, if the caller knows.
+        query_hint: the same of query rows; decides between the main loops over a cache.
         rows: the table; None means the shipped one, () the rules alone.
 
     Raises:
         UnsupportedSpecError: the target does not support the spec.
     """
-    by_rules = _choose_by_rules(spec, target)
+    by_rules = _choose_by_rules(spec, target, query_hint)
     table = shipped_rows() if rows is None else rows
     row = find_row(table, spec, target.name, seqlen_hint)
     if row is None or not fits(spec, row.schedule, target):
@@ -54,22 +63,35 @@ def choose(
     )
 
 
-def _choose_by_rules(spec: AttentionSpec, target: Target) -> Choice:
+def _choose_by_rules(spec: AttentionSpec, target: Target, query_hint: int | None) -> Choice:
     check_support(spec, target)
     table = {
         MainLoop.WARP_SPECIALISED: choose_warp_specialised,
         MainLoop.WAVE_PIPELINED: choose_wave_pipelined,
     }
-    if spec.kv_cache:
+    if spec.kv_cache and not is_prefill(spec, target, query_hint):
         return choose_split_kv(spec, target)
     return table[MainLoop(target.main_loops[0])](spec, target)
 
 
+def is_prefill(spec: AttentionSpec, target: Target, query_hint: int | None) -> bool:
+    """Return whether a cache is read by the main loop for many query rows.
+
+    It is where queries are packed, since the other one has none of that, and from PREFILL_ROWS on.
+    """
+    has_loop = MainLoop.WARP_SPECIALISED in target.main_loops and spec.kv_dtype is None
+    return has_loop and (spec.varlen or (query_hint or 0) >= PREFILL_ROWS)
+
+
 def default_schedule(
-    spec: AttentionSpec, target: Target, *, seqlen_hint: int | None = None
+    spec: AttentionSpec,
+    target: Target,
+    *,
+    seqlen_hint: int | None = None,
+    query_hint: int | None = None,
 ) -> Schedule:
     """Return the schedule of `choose` alone."""
-    return choose(spec, target, seqlen_hint=seqlen_hint).schedule
+    return choose(spec, target, seqlen_hint=seqlen_hint, query_hint=query_hint).schedule
 
 
 def candidates(spec: AttentionSpec, target: Target) -> tuple[Schedule, ...]:

@@ -45,6 +45,7 @@ FEATURES: tuple[Feature, ...] = (
     _one("packed sequences", AttentionSpec(varlen=True)),
     _one("key/value cache, contiguous", AttentionSpec(kv_cache=True)),
     _one("key/value cache, pages of any size", AttentionSpec(page_size=16)),
+    _one("packed queries over a cache", AttentionSpec(page_size=16, varlen=True)),
     *(
         _one(f"key/value cache of {dtype}", AttentionSpec(kv_cache=True, kv_dtype=dtype))
         for dtype in (DType.E4M3, DType.E5M2, DType.INT8)

@@ -185,6 +185,12 @@ RULES: tuple[Rule, ...] = (
         suggestion=lambda spec, target: "use kv_dtype=None: the element type of Q",
     ),
     Rule(
+        field="kv_dtype",
+        holds=lambda spec, target: spec.kv_dtype is None or not spec.varlen,
+        limit=lambda target: "packed queries over 8-bit caches are not generated yet",
+        suggestion=lambda spec, target: "use varlen=False, with as many query rows a sequence",
+    ),
+    Rule(
         field="p_rounding",
         holds=lambda spec, target: (
             spec.p_rounding in target.p_roundings

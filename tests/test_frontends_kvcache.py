@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from fmhagen.comparison import compare, tolerance_of
+from fmhagen.dispatch import attention
 from fmhagen.errors import TensorError, UnsupportedArgumentError
 from fmhagen.frontends import kvcache
 from fmhagen.frontends.flash import flash_attn_varlen_func
@@ -293,3 +294,35 @@ def test_what_is_refused() -> None:
         flash_attn_with_kvcache(q, k, k, k[:, :1], cache_seqlens=3)
     with pytest.raises(TensorError, match="cache_seqlens"):
         flash_attn_with_kvcache(q, k, k, k[:, :1], k[:, :1])
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_many_queries_over_pages(is_packed: bool) -> None:
+    counts = (70, 0, 66) if is_packed else (70, 70, 70)
+    lengths = np.array([75, 9, 120], np.int32)
+    offsets = np.cumsum((0, *counts)).astype(np.int32)
+    q = normal(1, int(offsets[-1]), H, D)
+    flat = normal(2, B, ROOM, HK, D), normal(3, B, ROOM, HK, D)
+    table = np.random.default_rng(4).permutation(B * ROOM // PAGE).astype(np.int32).reshape(B, -1)
+    k, v = (np.zeros((B * ROOM // PAGE, PAGE, HK, D), BF16) for _ in flat)
+    for cache, source in zip((k, v), flat, strict=True):
+        cache[table.reshape(-1)] = source.reshape(-1, PAGE, HK, D)
+    spec = AttentionSpec(head_dim=D, causal=True, kv_cache=True, varlen=is_packed)
+    paged = {"block_table": table, "cache_seqlens": lengths}
+    if is_packed:
+        o, lse, _ = flash_attn_varlen_func(
+            *(q, k, v, offsets, None, 70, ROOM),
+            causal=True,
+            block_table=table,
+            seqused_k=lengths,
+            return_attn_probs=True,
+        )
+        right = reference(spec, q, *flat, cache_seqlens=lengths, cu_seqlens_q=offsets)
+        check(o, lse, right)
+        again = attention(q, k, v, causal=True, cu_seqlens_q=offsets, **paged)
+    else:
+        q = q.reshape(B, 70, H, D)
+        o, lse = flash_attn_with_kvcache(q, k, v, causal=True, return_softmax_lse=True, **paged)
+        check(o, lse, reference(spec, q, *flat, cache_seqlens=lengths))
+        again = attention(q, k, v, causal=True, **paged)
+    assert np.array_equal(o.view(np.uint16), again.view(np.uint16))

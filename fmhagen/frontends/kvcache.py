@@ -19,8 +19,11 @@ from fmhagen.frontends.cache_rows import (
 )
 from fmhagen.frontends.refusal import refuse_others
 from fmhagen.paging import CsrTables, PageTables
-from fmhagen.runtime.tensors import dtype_name
+from fmhagen.runtime.devices import TARGET_OF_MEMORY
+from fmhagen.runtime.tensors import dtype_name, view
+from fmhagen.select import PREFILL_ROWS
 from fmhagen.spec import AttentionSpec, CacheScale, DType
+from fmhagen.targets import TARGETS, find_target
 
 _NEUTRAL: dict[str, Any] = {
     "qv": None,
@@ -111,15 +114,22 @@ def flash_attn_with_kvcache(
         cache_seqlens = counted if cache_seqlens is None and k is None else cache_seqlens
     left, right = (None if side == -1 else side for side in window_size)
     packed = None
+    batch, rows = q.shape[0], q.shape[1]
+    if cu_seqlens_q is not None:
+        rows = 0 if max_seqlen_q is None else int(max_seqlen_q)
+    many = num_splits in (0, 1) and k_descale is None and q.dtype == k_cache.dtype
+    many = many and rows >= PREFILL_ROWS
     if cu_seqlens_q is not None:
         if k is not None or rotary_cos is not None:
             limit = "queries are packed, and rows are appended or rotated"
             raise UnsupportedArgumentError("cu_seqlens_q", "a tensor", limit)
         if max_seqlen_q is None:
             raise TensorError("max_seqlen_q", None, "must be given with cu_seqlens_q")
-        packed = PackedRows(cu_seqlens_q, q, int(max_seqlen_q))
-        q = packed.spread(q)
-    rows, batch = q.shape[1], q.shape[0]
+        many = many and _has_prefill(q)
+        if not many:
+            packed = PackedRows(cu_seqlens_q, q, int(max_seqlen_q))
+            q = packed.spread(q)
+        batch = cu_seqlens_q.shape[0] - 1
     lengths = lengths_of(cache_seqlens, q, batch)
     if (k is None) != (v is None):
         raise TensorError("v" if v is None else "k", None, "k and v must be given together")
@@ -155,16 +165,19 @@ def flash_attn_with_kvcache(
         None if table is None else k_cache.shape[1],
         (causal or alibi_slopes is not None, left, None if causal else right, softcap or None),
         (alibi_slopes is not None, learnable_sink is not None, k_descale is not None),
+        (many, many and cu_seqlens_q is not None),
     )
     given = {
         "cache_seqlens": lengths,
         "block_table": table,
-        "num_splits": num_splits or None,
+        "num_splits": None if many else num_splits or None,
         "k_scale": k_descale,
         "v_scale": v_descale,
         "alibi_slopes": alibi_slopes,
         "sinks": learnable_sink,
     }
+    if many and cu_seqlens_q is not None:
+        given |= {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": rows}
     extras = {name: item for name, item in given.items() if item is not None}
     found = kernel(
         *(q, k_cache, v_cache), scale=softmax_scale, return_lse=return_softmax_lse, **extras
@@ -176,6 +189,13 @@ def flash_attn_with_kvcache(
     return packed.gather(found[0]), packed.gather(found[1].swapaxes(1, 2)).T
 
 
+def _has_prefill(q: Any) -> bool:
+    """Return whether the chip that q lies on has kernels for packed queries over a cache."""
+    memory = view("q", q).memory
+    target = find_target(TARGET_OF_MEMORY.get(memory, TARGETS[0].name))
+    return "varlen" in target.cache_features
+
+
 @functools.lru_cache(maxsize=256)
 def _kernel(
     dtype: str,
@@ -184,13 +204,15 @@ def _kernel(
     page_size: int | None,
     mask: tuple[bool, int | None, int | None, float | None],
     flags: tuple[bool, bool, bool],
+    queries: tuple[bool, bool],
     target: str | None = None,
 ) -> Any:
-    """Return the kernel of a kind of cache; a process has one."""
+    """Return the kernel of a kind of cache, for many rows or packed ones; a process has one."""
     from fmhagen.api import compile_kernel
 
     causal, left, right, soft_cap = mask
     alibi, sink, scaled = flags
+    many, is_packed = queries
     own, small = (dtype_name(name.removeprefix("torch.")) for name in (dtype, cache_dtype))
     spec = AttentionSpec(
         dtype=DType(own),
@@ -203,8 +225,9 @@ def _kernel(
         alibi=alibi,
         sink=sink,
         kv_cache=True,
+        varlen=is_packed,
         page_size=page_size,
         kv_dtype=None if small == own else DType(small),
         kv_scale=CacheScale.HEAD if scaled else CacheScale.NONE,
     )
-    return compile_kernel(spec, target=target)
+    return compile_kernel(spec, target=target, query_hint=PREFILL_ROWS if many else None)

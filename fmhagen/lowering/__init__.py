@@ -38,9 +38,7 @@ def lower(spec: AttentionSpec, schedule: Schedule, target: Target) -> Plan:
     if schedule.matrix != Matrix.WIDE and schedule.main_loop not in _WITH_MATRIX_FORMS:
         limit = f"is a choice of {', '.join(_WITH_MATRIX_FORMS)} alone"
         raise ScheduleError("matrix", str(schedule.matrix), limit, "leave matrix out")
-    if (schedule.main_loop == MainLoop.SPLIT_KV) != spec.kv_cache:
-        limit = "split_kv is for specs with kv_cache=True, and they have no other main loop"
-        raise ScheduleError("main_loop", str(schedule.main_loop), limit)
+    _check_cache(spec, schedule)
     table = {
         MainLoop.WARP_SPECIALISED: lower_warp_specialised,
         MainLoop.WAVE_INTERLEAVED: lower_wave_interleaved,
@@ -49,6 +47,27 @@ def lower(spec: AttentionSpec, schedule: Schedule, target: Target) -> Plan:
         MainLoop.SPLIT_KV: lower_split_kv,
     }
     return table[schedule.main_loop](spec, schedule, target)
+
+
+def _check_cache(spec: AttentionSpec, schedule: Schedule) -> None:
+    """Refuse a main loop that does not read what the spec's keys and values lie in.
+
+    Raises:
+        ScheduleError: says which does.
+    """
+    if not spec.kv_cache:
+        if schedule.main_loop == MainLoop.SPLIT_KV:
+            limit = "split_kv is for specs with kv_cache=True"
+            raise ScheduleError("main_loop", str(schedule.main_loop), limit)
+        return
+    loops = [MainLoop.SPLIT_KV, MainLoop.WARP_SPECIALISED]
+    if spec.varlen:
+        loops = loops[1:]
+    if spec.kv_dtype is not None:
+        loops = loops[:1]
+    if schedule.main_loop not in loops:
+        limit = f"a spec with kv_cache=True has the main loops {', '.join(loops)}"
+        raise ScheduleError("main_loop", str(schedule.main_loop), limit)
 
 
 __all__ = ["lower"]

@@ -28,6 +28,8 @@ def symbol_of(
     if spec.causal:
         words.append("causal_top_left" if spec.anchor == "top_left" else "causal")
     words += words_of(spec)
+    if spec.kv_cache:
+        words.append("cache" if spec.page_size is None else f"page{spec.page_size}")
     if spec.p_rounding != "auto":
         words.append(str(spec.p_rounding))
     depth = f"d{spec.d}" if spec.d == spec.dv else f"d{spec.d}x{spec.dv}"

@@ -8,6 +8,7 @@ from fmhagen.grid import GridFormula
 from fmhagen.language import Language
 from fmhagen.lowering.common import LN2, LOG2E, symbol_of
 from fmhagen.lowering.language import lower_language, operations
+from fmhagen.lowering.warp_specialised_cache import V_LANDED, cache_constants
 from fmhagen.lowering.warp_specialised_checks import (
     GROUP_ROWS,
     GROUP_THREADS,
@@ -15,6 +16,7 @@ from fmhagen.lowering.warp_specialised_checks import (
     check_registers,
     check_shape,
 )
+from fmhagen.lowering.warp_specialised_maps import BOX_COLUMNS, SWIZZLE_BYTES, tensor_maps
 from fmhagen.lowering.warp_specialised_params import param_fields
 from fmhagen.lowering.warp_specialised_varlen import add_order, order_constants
 from fmhagen.plan import (
@@ -22,7 +24,6 @@ from fmhagen.plan import (
     MatrixShape,
     Plan,
     SharedRegion,
-    TensorMapPlan,
     pack_params,
 )
 from fmhagen.schedule import Rescale, Schedule, Store
@@ -30,8 +31,6 @@ from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 
 GROUP_WARPS = 4
-BOX_COLUMNS = 64  # 128 bytes: one row of the 128-byte swizzle
-SWIZZLE_BYTES = 128
 SWIZZLE_ATOM_BYTES = 1024  # eight rows: the swizzle repeats, so tiles are aligned to it
 BARRIER_BYTES = 8
 SHORT_MASK = 8  # operations of a mask for one key
@@ -73,17 +72,19 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         limit = "a score function that may give -inf needs the exact maximum in every step"
         raise ScheduleError("rescale", str(schedule.rescale), limit, "use rescale='always'")
     masked = language.mask is not None
-    offset_mask = (
-        spec.causal and spec.window_left is None and spec.mask_mod is None and not spec.varlen
-    )
-    has_place = spec.varlen or language.score is not None or (masked and not offset_mask)
-    if schedule.cluster > 1 and (spec.varlen or not language.right_only):
+    ordered = spec.varlen or spec.kv_cache
+    offset_mask = spec.causal and spec.window_left is None and spec.mask_mod is None and not ordered
+    has_place = ordered or language.score is not None or (masked and not offset_mask)
+    if schedule.cluster > 1 and (ordered or not language.right_only):
         limit = "blocks of a cluster visit the same keys, from the first one on, of one sequence"
         raise ScheduleError("cluster", schedule.cluster, limit, "use cluster=1")
     if spec.varlen and schedule.store == Store.STAGED:
         limit = "packed rows leave from registers, as a copy would reach into the next sequence"
         raise ScheduleError("store", str(schedule.store), limit, "use store='direct'")
-    if spec.varlen:
+    if spec.kv_cache and schedule.store == Store.STAGED:
+        limit = "over a cache O leaves from registers"
+        raise ScheduleError("store", str(schedule.store), limit, "use store='direct'")
+    if ordered:
         shared, shared_bytes = add_order(shared, shared_bytes, target)
     element = {"bf16": "bf16", "fp16": "f16"}[spec.dtype]
     params, params_bytes = pack_params(
@@ -100,7 +101,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         constants=_constants(spec, schedule, language, shared, target),
         params=params,
         params_bytes=params_bytes,
-        tensor_maps=_tensor_maps(spec, schedule),
+        tensor_maps=tensor_maps(spec, schedule),
         shared=shared,
         shared_bytes=shared_bytes,
         shared_is_dynamic=True,
@@ -125,8 +126,8 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         split_q=schedule.split_q,
         overlap_tiles=schedule.overlap_tiles,
         two_p_buffers=schedule.p_buffers == 2,
-        snake=masked and not spec.varlen and schedule.persistent,
-        longest_first=masked and not spec.varlen,
+        snake=masked and not ordered and schedule.persistent,
+        longest_first=masked and not ordered,
         runs=not language.right_only,
         offset_mask=offset_mask,
         reads_mask=masked and not language.exact,
@@ -134,8 +135,11 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         row_bits="u32" if schedule.tile_n <= 128 else "u64",
         has_place=has_place,
         varlen=spec.varlen,
+        cached=spec.kv_cache,
+        paged=spec.page_size is not None,
+        ordered=ordered,
         sink=spec.sink,
-        pairs=spec.varlen and masked and language.right_only,
+        pairs=ordered and masked and language.right_only,
         score_factor="params.scale_log2" if language.score is None else "LOG2E",
         score_text="scale_log2 * S" if language.score is None else "LOG2E * score",
         rescale_on_overflow=schedule.rescale == Rescale.ON_OVERFLOW,
@@ -195,6 +199,7 @@ def _shared_map(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[SharedRe
         ("K_EMPTY", kv * BARRIER_BYTES, f"S is complete: consumer warps arrive ({warps})"),
         ("V_FULL", kv * BARRIER_BYTES, "V has landed: producer arrives (1 + bytes)"),
         ("V_EMPTY", kv * BARRIER_BYTES, f"O += P V is complete: consumer warps arrive ({warps})"),
+        *((V_LANDED,) if spec.kv_cache else ()),
     )
     regions: list[SharedRegion] = []
     offset = 0
@@ -261,23 +266,12 @@ def _constants(
         number("V_TILE_BYTES", tile_n * SWIZZLE_BYTES * _boxes(dv), "of V", joins=True),
         *(number(r.name, r.offset_bytes, f"{r.size_bytes} bytes: {r.comment}") for r in shared),
         *((SUM_LIMIT, FINITE_LIMIT) if schedule.rescale == Rescale.ON_OVERFLOW else ()),
-        *(order_constants(spec, shared, target.l2_bytes // 2) if spec.varlen else ()),
+        *(
+            order_constants(spec, shared, target.l2_bytes // 2)
+            if spec.varlen or spec.kv_cache
+            else ()
+        ),
+        *(cache_constants(spec, schedule, language) if spec.kv_cache else ()),
         *((LOG2E,) if spec.sink or language.score is not None else ()),
         LN2,
-    )
-
-
-def _tensor_maps(spec: AttentionSpec, schedule: Schedule) -> tuple[TensorMapPlan, ...]:
-    share = schedule.tile_n // schedule.cluster
-    q_rows = GROUP_ROWS if schedule.split_q else schedule.tile_m
-    rows = {"q": q_rows, "k": share, "v": share, "o": schedule.tile_m}
-    return tuple(
-        TensorMapPlan(
-            field=f"{tensor}_map",
-            tensor=tensor,
-            box=(BOX_COLUMNS, count, 1, 1, *((1,) if spec.varlen else ())),
-            swizzle_bytes=SWIZZLE_BYTES,
-        )
-        for tensor, count in rows.items()
-        if tensor != "o" or schedule.store == Store.STAGED
     )

@@ -53,6 +53,27 @@ _PACKED_COUNTS: Fields = (
     ("u32", "num_heads", "H"),
     ("u32", "heads_per_group", "H / Hk"),
 )
+_CACHE_MAPS: Fields = (
+    ("TensorMap", "k_map", "K cache (d, row, head, page), box [PIECE_ROWS, BOX_COLUMNS]"),
+    ("TensorMap", "v_map", "V cache, likewise"),
+)
+_TABLE: Fields = (
+    ("const i32*", "block_table", "[B, max_pages], pages of each sequence"),
+    ("i64", "table_stride", "elements from one sequence's to the next"),
+)
+_LENGTHS: Fields = (
+    ("const i32*", "cache_seqlens", "[B], keys of each sequence, or null: capacity"),
+    ("u32", "capacity", "most keys that there is room for"),
+    ("u32", "batch", "B"),
+    ("u32", "num_heads", "H"),
+    ("u32", "heads_per_group", "H / Hk"),
+)
+_PACKED_ROWS: Fields = (
+    ("const i32*", "cu_seqlens_q", "[B + 1], first row of each sequence in Q and O, and total_q"),
+    ("const i32*", "seqused_q", "[B], rows in use of each sequence, or null: all"),
+    ("u32", "total_q", "rows of Q"),
+)
+_ROWS: Fields = (("u32", "seqlen_q", "Sq"),)
 _DEALT: Fields = (("u32", "num_tiles", "num_m_tiles * H * B"),)
 _SECTIONS: Fields = (
     ("u32", "heads_per_section", "heads whose tiles are dealt together; divides H * B"),
@@ -71,6 +92,14 @@ def param_fields(
     """Return (ctype, name, comment) of each field, in order; see `plan.ParamField`."""
     scale = _SCALE_LOG2 if language.score is None else _SCALE
     own = (_SINKS if spec.sink else ()) + language.fields
+    if spec.kv_cache:
+        table = _TABLE if spec.page_size is not None else ()
+        if spec.varlen:
+            rows = _PACKED_MAPS[:1], _PACKED_DIRECT + _PACKED_LSE, _PACKED_ROWS
+        else:
+            rows = _MAPS[:1], _DIRECT + _LSE, _ROWS
+        q_map, output, counts = rows
+        return q_map + _CACHE_MAPS + output + scale + table + _LENGTHS + counts + own
     if spec.varlen:
         return _PACKED_MAPS + _PACKED_DIRECT + _PACKED_LSE + scale + _PACKED_COUNTS + own
     output = _STAGED if schedule.store == Store.STAGED else _DIRECT

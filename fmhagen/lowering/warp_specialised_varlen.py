@@ -51,13 +51,14 @@ def order_constants(
     """Return the constants of the order: its places, and the keys whose K and V L2 holds."""
     places = next(r.size_bytes // NUMBER_BYTES for r in regions if r.name == "SMEM_ORDER")
     keys = l2_bytes // ((spec.d + spec.dv) * 2)
+    packed = Constant(
+        ctype="u32",
+        name="PACKED_ROWS",
+        value=PACKED_ROWS,
+        comment="rows of the tensor maps of packed rows",
+    )
     return (
-        Constant(
-            ctype="u32",
-            name="PACKED_ROWS",
-            value=PACKED_ROWS,
-            comment="rows of the tensor maps of packed rows",
-        ),
+        *((packed,) if spec.varlen else ()),
         Constant(ctype="u32", name="ORDERED", value=places, comment="places of the order"),
         Constant(ctype="u32", name="SECTION_KEYS", value=keys, comment="K and V that L2 holds"),
     )

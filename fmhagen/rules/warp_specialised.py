@@ -9,6 +9,7 @@ from fmhagen.expr.bands import bounds_of
 from fmhagen.expr.finite import may_hide
 from fmhagen.expr.nodes import walk
 from fmhagen.formula import mask_of, score_of
+from fmhagen.rules.work import has_short_tiles, is_ordered, is_triangular, may_cluster
 from fmhagen.schedule import MainLoop, Rescale, Schedule, Store
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
@@ -100,17 +101,6 @@ def _with_maximum(choice: Choice) -> Choice:
     )
 
 
-def _is_triangular(spec: AttentionSpec) -> bool:
-    """Return whether the mask is causal alone, so that warpgroups may leave key tiles out."""
-    return spec.causal and spec.window_left is None and spec.mask_mod is None
-
-
-def _has_short_tiles(spec: AttentionSpec) -> bool:
-    """Return whether many tiles of work see few keys."""
-    windowed = spec.window_left is not None or spec.window_right is not None
-    return spec.causal or windowed or spec.mask_mod is not None or spec.varlen
-
-
 GROUP_ROWS = 64  # of a consumer warpgroup
 MATRIX_K = 16  # keys of one matrix instruction of P V
 
@@ -176,7 +166,7 @@ def _choose_shallow(spec: AttentionSpec) -> Choice:
     """Depths to 64, where the softmax bounds."""
     staged = _warp_specialised(4, 64, stages=4)
     direct = _warp_specialised(
-        4, 64, stages=4, store=Store.DIRECT, q_stages=2, skip_hidden=_is_triangular(spec)
+        4, 64, stages=4, store=Store.DIRECT, q_stages=2, skip_hidden=is_triangular(spec)
     )
     reasons = (
         "four consumer warpgroups: to head_dim 64 the softmax bounds, and more warps hide more of"
@@ -191,7 +181,7 @@ def _choose_shallow(spec: AttentionSpec) -> Choice:
         (_warp_specialised(4, 64, stages=4, ping_pong=False), _IN_STEP),
         (_warp_specialised(4, 64, stages=4, rescale=Rescale.ON_GROWTH), _MAXIMUM),
     )
-    if _has_short_tiles(spec):
+    if has_short_tiles(spec):
         return Choice(
             schedule=direct,
             reasons=(*reasons, *((_SKIP,) if direct.skip_hidden else ()), _SOONER),
@@ -204,7 +194,7 @@ def _choose_three_groups(spec: AttentionSpec) -> Choice:
     """Depths above 64 to 96, where three warpgroups fit."""
     direct = _warp_specialised(3, 96, store=Store.DIRECT, q_stages=2)
     return Choice(
-        schedule=direct if spec.varlen else _warp_specialised(3, 96),
+        schedule=direct if is_ordered(spec) else _warp_specialised(3, 96),
         reasons=(
             "three consumer warpgroups: O of 64 rows takes at most 48 registers a thread",
             "tile_n 96 leaves S, P and O within 160 registers a thread",
@@ -231,7 +221,7 @@ def _choose_square(spec: AttentionSpec) -> Choice:
     growth_direct = _warp_specialised(
         2, 128, rescale=Rescale.ON_GROWTH, store=Store.DIRECT, q_stages=2
     )
-    if _has_short_tiles(spec):
+    if has_short_tiles(spec):
         return Choice(
             schedule=direct,
             reasons=(*reasons, _SOONER),
@@ -257,7 +247,7 @@ def _choose_square(spec: AttentionSpec) -> Choice:
 def _choose_deep(spec: AttentionSpec) -> Choice:
     """Depths above 128, where shared memory holds one Q buffer."""
     tile_n = 64 if max(spec.d, spec.dv) > 192 else 128 if spec.dv <= 128 else 96
-    skip = _is_triangular(spec) and tile_n < 128
+    skip = is_triangular(spec) and tile_n < 128
     growth, overflow, cluster = (
         _warp_specialised(
             2,
@@ -293,7 +283,7 @@ def _choose_deep(spec: AttentionSpec) -> Choice:
         rejected=(
             (overflow, "within a few percent of it"),
             (overlapped, "the next tile's Q is waited for before this one's O is done"),
-            *(((cluster, _CLUSTER),) if _is_triangular(spec) or not _has_short_tiles(spec) else ()),
+            *(((cluster, _CLUSTER),) if may_cluster(spec) else ()),
             (narrow, "more steps of less work"),
         ),
     )

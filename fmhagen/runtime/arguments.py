@@ -16,11 +16,12 @@ from fmhagen.errors import TensorError
 from fmhagen.expr.text import to_text
 from fmhagen.formula import is_mapped, mask_of
 from fmhagen.records import closest
+from fmhagen.runtime.argument_kinds import PACKED, SINKS, Argument, of_cache
 from fmhagen.runtime.argument_values import fit_tensor, read_number, shown
 from fmhagen.runtime.block_map import BlockMap
 from fmhagen.runtime.launch_values import Value
 from fmhagen.runtime.parameters import parameter_slots
-from fmhagen.runtime.tensors import TensorView
+from fmhagen.runtime.tensors import TensorView, converted
 from fmhagen.spec import AttentionSpec
 
 
@@ -45,45 +46,6 @@ class Extras(TypedDict, total=False):
     block_map: Any
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Argument:
-    """One tensor with a keyword of its own that a kernel reads besides q, k and v.
-
-    Attributes:
-        name: its keyword, and the parameter field of its address.
-        dtype: the element type that the kernel reads.
-        converts: element types that are converted to it.
-        sizes: its shape in words, such as ("H",).
-        required: whether a call must give it; else its address may be 0.
-    """
-
-    name: str
-    dtype: str
-    converts: tuple[str, ...]
-    sizes: tuple[str, ...]
-    required: bool
-
-    @property
-    def words(self) -> str:
-        """The shape, as Python writes it."""
-        return ", ".join(self.sizes) + ("," if len(self.sizes) == 1 else "")
-
-
-def _lengths(name: str, sizes: str, *, required: bool) -> Argument:
-    return Argument(
-        name=name, dtype="int32", converts=("int64",), sizes=(sizes,), required=required
-    )
-
-
-_SINKS = Argument(
-    name="sinks", dtype="fp32", converts=("bf16", "fp16"), sizes=("H",), required=True
-)
-_PACKED = (
-    _lengths("cu_seqlens_q", "B + 1", required=True),
-    _lengths("cu_seqlens_k", "B + 1", required=True),
-    _lengths("seqused_q", "B", required=False),
-    _lengths("seqused_k", "B", required=False),
-)
 _NUMBERS = ("max_seqlen_q", "max_seqlen_k")
 _PREPARE = "make one by kernel.prepare(q, k)"
 _SUGGESTIONS = {
@@ -98,7 +60,7 @@ _SUGGESTIONS = {
     "v_scale": "a spec with a kv_scale takes it",
 } | {
     name: "a spec with varlen=True takes it"
-    for name in (*(argument.name for argument in _PACKED), *_NUMBERS)
+    for name in (*(argument.name for argument in PACKED), *_NUMBERS)
 }
 
 
@@ -128,16 +90,25 @@ class Given:
 class Arguments:
     """The arguments that kernels of one spec take."""
 
-    def __init__(self, spec: AttentionSpec, *, mapped: bool | None = None) -> None:
-        """Decide which there are; `mapped` is whether kernels follow a block map."""
+    def __init__(
+        self, spec: AttentionSpec, *, mapped: bool | None = None, reads_cache: bool = False
+    ) -> None:
+        """Decide which there are.
+
+        Args:
+            spec: what the kernels compute.
+            mapped: whether they follow a block map; None means where the mask needs one.
+            reads_cache: whether lengths and table of a cache are among the arguments.
+        """
         self.is_mapped = is_mapped(spec) if mapped is None else mapped
         """Whether a call must have a block map."""
         mask = mask_of(spec) if self.is_mapped else None
         self.mask = "" if mask is None else to_text(mask)
         """Text of the mask that the map is of."""
         self._slots = parameter_slots(spec)
-        self._own = (*((_SINKS,) if spec.sink else ()), *(_PACKED if spec.varlen else ()))
-        self._numbers = _NUMBERS if spec.varlen else ()
+        rows = of_cache(spec) if reads_cache else PACKED if spec.varlen else ()
+        self._own = (*((SINKS,) if spec.sink else ()), *rows)
+        self._numbers = (_NUMBERS[:1] if reads_cache else _NUMBERS) if spec.varlen else ()
         self._in_params = frozenset(slot.name for slot in self._slots if not slot.keyword)
         words = [slot.keyword for slot in self._slots if slot.keyword]
         self._known = frozenset(
@@ -286,8 +257,11 @@ class Arguments:
 
 
 def _fit(argument: Argument, value: Any, q: TensorView) -> TensorView:
-    tensor = fit_tensor(argument.name, value, q, argument.dtype, argument.converts, dense=True)
+    dense = not argument.has_rows
+    tensor = fit_tensor(argument.name, value, q, argument.dtype, argument.converts, dense=dense)
     if len(tensor.shape) != len(argument.sizes):
         limit = f"must have the shape ({argument.words})"
         raise TensorError(argument.name, tensor.shape, limit)
+    if argument.has_rows and tensor.shape[-1] > 1 and tensor.strides[-1] != 1:
+        return converted(tensor, argument.dtype)
     return tensor

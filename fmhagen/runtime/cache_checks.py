@@ -12,7 +12,7 @@ from typing import Any
 
 from fmhagen.errors import TensorError
 from fmhagen.runtime.alignment import misalignment
-from fmhagen.runtime.checks import MAX_ROWS, Problem, axes_of
+from fmhagen.runtime.checks import MAX_ROWS, Packing, Problem, axes_of
 from fmhagen.runtime.tensors import TensorView, contiguous_strides, converted, is_tensor, view
 from fmhagen.spec import AttentionSpec, CacheScale
 
@@ -56,19 +56,31 @@ def cache_axes(spec: AttentionSpec) -> CacheAxes:
 
 
 def check_cache(
-    spec: AttentionSpec, q: TensorView, k: TensorView, v: TensorView, table: TensorView | None
+    spec: AttentionSpec,
+    q: TensorView,
+    k: TensorView,
+    v: TensorView,
+    table: TensorView | None,
+    packing: Packing | None = None,
 ) -> CacheProblem:
     """Return the sizes of a call.
+
+    Args:
+        spec: with kv_cache.
+        q, k, v: the tensors.
+        table: the block table of a paged cache.
+        packing: how many sequences the queries pack; for spec.varlen.
 
     Raises:
         TensorError: names the first tensor at fault, its value, the limit and what to do.
     """
     axes, own = axes_of(spec), cache_axes(spec)
     for tensor in (q, k, v):
-        if len(tensor.shape) != 4:
-            raise TensorError(
-                tensor.name, tensor.shape, f"must have four dimensions ({_letters(spec, tensor)})"
-            )
+        rank = axes.rank if tensor.name == "q" else 4
+        if len(tensor.shape) != rank:
+            count = {3: "three", 4: "four"}[rank]
+            limit = f"must have {count} dimensions ({_letters(spec, tensor)})"
+            raise TensorError(tensor.name, tensor.shape, limit)
         dtype = spec.dtype if tensor.name == "q" else spec.cache_dtype
         if tensor.dtype != dtype:
             limit = f"must have the spec's element type, {dtype}"
@@ -78,6 +90,7 @@ def check_cache(
             limit = f"must lie on the device of q, {q.place}"
             raise TensorError(tensor.name, tensor.place, limit, "move it")
     batch, heads, rows = axes.sizes(q)
+    batch = batch if packing is None else packing.batch
     pages, page_rows, heads_kv = k.shape[own.page], k.shape[own.row], k.shape[own.head]
     if v.shape[:3] != k.shape[:3]:
         raise TensorError("v", v.shape, f"must have the pages, keys and heads of k, {k.shape[:3]}")
@@ -86,7 +99,7 @@ def check_cache(
         (k, spec.d, "head_dim"),
         (v, spec.dv, "head_dim_v"),
     ):
-        if tensor.shape[3] != depth:
+        if tensor.shape[-1] != depth:
             raise TensorError(tensor.name, tensor.shape, f"the last size must be {field}={depth}")
     if heads and (not heads_kv or heads % heads_kv):
         limit = f"key heads must divide the {heads} query heads"
@@ -95,7 +108,7 @@ def check_cache(
         limit = f"must have page_size={spec.page_size} keys along axis {own.row}"
         raise TensorError("k", k.shape, limit, f"is the cache's layout {spec.cache_layout}?")
     if spec.page_size is None and pages != batch:
-        limit = f"must have the batch of q, {batch}, along axis {own.page}"
+        limit = f"must have the sequences of q, {batch}, along axis {own.page}"
         raise TensorError("k", k.shape, limit, "a paged cache needs page_size in the spec")
     for tensor in (q, k, v):
         _check_layout(tensor)
@@ -103,6 +116,12 @@ def check_cache(
     if capacity > MAX_ROWS:
         raise TensorError("k", capacity, f"a sequence can have at most {MAX_ROWS} keys")
     sizes = Problem(batch=batch, heads=heads, heads_kv=heads_kv, seqlen_q=rows, seqlen_k=capacity)
+    if packing is not None:
+        if rows and batch < 1:
+            limit = f"has one entry, which is no sequence, but q has {rows} rows"
+            raise TensorError("cu_seqlens_q", (1,), limit)
+        most = rows if packing.max_q is None else min(rows, packing.max_q)
+        sizes = replace(sizes, seqlen_q=most, total_q=rows)
     return CacheProblem(sizes=sizes, pages=pages, page_rows=page_rows)
 
 
@@ -232,6 +251,6 @@ def _check_layout(tensor: TensorView) -> None:
 
 def _letters(spec: AttentionSpec, tensor: TensorView) -> str:
     if tensor.name == "q":
-        return ", ".join(str(spec.layout))
+        return ", ".join(str(spec.layout).replace("b", "" if spec.varlen else "b"))
     outer = "pages" if spec.page_size is not None else "B"
     return f"{outer}, Hk, n, d" if spec.cache_layout == "hnd" else f"{outer}, n, Hk, d"

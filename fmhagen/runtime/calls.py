@@ -13,7 +13,7 @@ from typing import Any
 from fmhagen.errors import TensorError
 from fmhagen.runtime.arguments import Arguments, Extras, Given
 from fmhagen.runtime.base import Memories
-from fmhagen.runtime.checks import Packing, check_inputs, check_out
+from fmhagen.runtime.checks import Packing, Problem, check_inputs, check_out
 from fmhagen.runtime.launch_values import scale_log2_of
 from fmhagen.runtime.launcher import Launcher
 from fmhagen.runtime.offsets import check_offsets
@@ -23,6 +23,7 @@ from fmhagen.runtime.tensors import ALIGNMENT_BYTES, Framework, Memory, TensorVi
 from fmhagen.spec import AttentionSpec
 
 MAX_PREPARED = 256  # layouts kept; then all are dropped and found again
+Views = tuple[TensorView, TensorView, TensorView]
 
 
 class Calls:
@@ -32,12 +33,31 @@ class Calls:
         """Start with no layout; `pick` gives the launcher for q's memory."""
         self._spec = spec
         self._pick = pick
-        self._arguments = Arguments(spec)
+        self._arguments = self._arguments_of(spec)
         self._reads = self._arguments.is_needed_always
         self._prepared: dict[tuple[Any, ...], Prepared] = {}
         # The last layouts without other arguments, without and with an `out`, if guarded.
         self._last: Prepared | None = None
         self._last_into: Prepared | None = None
+
+    def _arguments_of(self, spec: AttentionSpec) -> Arguments:
+        return Arguments(spec)
+
+    def _problem(self, views: Views, given: Given) -> Problem:
+        """Return the sizes of a call.
+
+        Raises:
+            TensorError: the tensors do not fit one another.
+        """
+        return check_inputs(self._spec, *views, packing=packing_of(self._spec, given))
+
+    def _fit(self, launcher: Launcher, views: Views) -> Views:
+        """Return the inputs as the kernel can read them."""
+        return launcher.fit(views[0]), launcher.fit(views[1]), launcher.fit(views[2])
+
+    def _values(self, problem: Problem, given: Given) -> Given:
+        """Return the arguments with what else the kernel is told."""
+        return given
 
     def __call__(
         self,
@@ -127,7 +147,8 @@ class Calls:
         given = self._arguments.check(extras or {}, views[0])
         launcher = self._pick(views[0])
         spec = launcher.plan.spec
-        problem = check_inputs(spec, *views, packing=_packing(spec, given))
+        problem = self._problem(views, given)
+        table = given.tensors.get("block_table")
         self._arguments.check_sizes(
             given,
             {
@@ -136,8 +157,10 @@ class Calls:
                 "B + 1": problem.batch + 1,
                 "Sq": problem.seqlen_q,
                 "Sk": problem.seqlen_k,
+                "max_pages": 0 if table is None else table.shape[1],
             },
         )
+        given = self._values(problem, given)
         if given.block_map is not None:
             plan = launcher.plan
             tile = (plan.map_rows, plan.map_keys)
@@ -156,7 +179,7 @@ class Calls:
         if problem.is_empty:
             o = allocate[0]() if out is None else out
             return (o, allocate[1]()) if return_lse else o
-        inputs = launcher.fit(views[0]), launcher.fit(views[1]), launcher.fit(views[2])
+        inputs = self._fit(launcher, views)
         stream = launcher.backend.stream(views[0])
         launcher.load(views[0].device, stream)
         o = allocate[0]() if out is None else out
@@ -210,7 +233,7 @@ class Calls:
         self._prepared[key] = prepared
 
 
-def _packing(spec: AttentionSpec, given: Given) -> Packing | None:
+def packing_of(spec: AttentionSpec, given: Given) -> Packing | None:
     """Return how many sequences a call packs, by the shape of its offsets."""
     if not spec.varlen:
         return None

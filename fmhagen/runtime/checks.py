@@ -98,6 +98,15 @@ def axes_of(spec: AttentionSpec) -> Axes:
     return Axes(batch=order.index("b"), head=order.index("h"), row=order.index("s"))
 
 
+def key_axes_of(spec: AttentionSpec) -> Axes:
+    """Return the axes of K and V: those of Q, or of a cache, where a page stands for the batch."""
+    if not spec.kv_cache:
+        return axes_of(spec)
+    if spec.cache_layout == "hnd":
+        return Axes(batch=0, head=1, row=2)
+    return Axes(batch=0, head=2, row=1)
+
+
 def check_inputs(
     spec: AttentionSpec,
     q: TensorView,

@@ -12,7 +12,7 @@ from fmhagen.plan import Plan
 from fmhagen.runtime.alignment import aligned_copy, misalignment
 from fmhagen.runtime.arguments import Given
 from fmhagen.runtime.base import Backend, Loaded, refuse_in_capture
-from fmhagen.runtime.checks import Problem, axes_of
+from fmhagen.runtime.checks import Problem, axes_of, key_axes_of
 from fmhagen.runtime.launch_values import (
     Operand,
     launch_values,
@@ -37,6 +37,7 @@ class Launcher:
         self._second: dict[int, Loaded] = {}
         self._lock = threading.Lock()
         self.axes = axes_of(plan.spec)
+        self.key_axes = key_axes_of(plan.spec)
 
     @property
     def binary(self) -> Binary:
@@ -83,6 +84,18 @@ class Launcher:
             reason = self.backend.unfit(self.plan, operand(tensor.name, tensor, self.axes))
         return tensor if reason is None else aligned_copy(tensor, reason)
 
+    def fit_cache(self, tensor: TensorView) -> TensorView:
+        """Return K or V of a cache; no copy is made of one, as it would be made in every call.
+
+        Raises:
+            TensorError: the kernel cannot read it.
+        """
+        reason = self.backend.unfit(self.plan, operand(tensor.name, tensor, self.key_axes))
+        if reason is not None:
+            hint = "allocate the cache with such strides"
+            raise TensorError(tensor.name, tensor.strides, reason, hint)
+        return tensor
+
     def prepare(
         self,
         problem: Problem,
@@ -96,7 +109,7 @@ class Launcher:
         """Find all that depends on the layout of a call; `more` are the fields of `given`."""
         q, k, v = inputs
         operands = [
-            operand(name, tensor, self.axes)
+            operand(name, tensor, self.key_axes if name in "kv" else self.axes)
             for name, tensor in zip("qkvo", (q, k, v, o), strict=True)
         ]
         reason = self.backend.unfit(self.plan, operands[3])
@@ -124,7 +137,7 @@ class Launcher:
             loaded=loaded,
             new_o=allocate[0],
             new_lse=allocate[1],
-            keys_are_empty=problem.rows_k == 0,
+            keys_are_empty=problem.rows_k == 0 or 0 in k.shape,
             device=q.device,
             stream=quick_stream(q),
             wants_gradients=wants_gradients(q),

@@ -36,6 +36,8 @@ def check_offsets(problem: Problem, given: Given) -> bool:
             length is outside its sequence, or max_seqlen is smaller than a length.
     """
     for side, total in (("q", problem.rows_q), ("k", problem.rows_k)):
+        if f"cu_seqlens_{side}" not in given.tensors:  # keys in a cache
+            continue
         lengths = _sequence_lengths(f"cu_seqlens_{side}", given.tensors, total)
         used = given.tensors.get(f"seqused_{side}")
         if used is not None:

@@ -21,7 +21,7 @@ SM90 = Target(
     kernel_template="kernels/fmha_fwd.cu.j2",
     cache_template="kernels/fmha_cache.cu.j2",
     cache_features=frozenset(
-        {"kv_cache", "paged", "kv_dtype", "window", "mask_mod", "score_mod", "sink"}
+        {"kv_cache", "paged", "kv_dtype", "window", "mask_mod", "score_mod", "sink", "varlen"}
     ),
     prelude_suffix=".cuh",
     features=frozenset(("window", "score_mod", "mask_mod", "sink", "varlen")),

@@ -7,6 +7,7 @@ namespace emulator {
 // ---- mbarriers (9.7.13.15) ----------------------------------------------------------------------
 
 enum : u32 { MBARRIER_BYTES = 8, MAX_MBARRIERS = 256, MBARRIER_MAX = (1 << 20) - 1 };
+enum : u32 { MAX_LOADS = 1024 };  // copies in flight on one barrier
 
 // The object that hardware keeps in 8 bytes of shared memory. A phase completes when no arrivals
 // and no bytes are pending; `tx_bytes` may be negative for a while, when a copy overtakes the
@@ -24,7 +25,7 @@ struct Mbarrier {
   u32 loads;           // the agent of the copies that complete here
   i32 loads_time;      // of the last copy issued
   i32 loads_done;      // all copies up to this time are complete
-  u64 loads_done_beyond;  // bit i: the copy at time loads_done + 1 + i is complete, too
+  u64 loads_done_beyond[MAX_LOADS / 64];  // bit t % MAX_LOADS: the copy at time t is complete, too
   u32 loads_in_flight;
   u32 loaded_phase;  // 1 + the phase in which a copy last completed
   u32 waited_phase;  // the most phases that a wait has seen complete
@@ -105,9 +106,16 @@ FMHAGEN_NOINLINE void mbarrier_complete(Mbarrier& barrier) {
 // A copy is complete: whoever waits for the phase knows its writes, and those of older copies.
 static inline void mbarrier_load_done(Mbarrier& barrier, const Issuer& issuer, i32 time) {
   u32 ahead = static_cast<u32>(time - barrier.loads_done - 1);
-  if (ahead >= 64) fail(FMHAGEN_LIMIT, issuer, "more than 64 copies in flight on one barrier");
-  barrier.loads_done_beyond |= 1ull << ahead;
-  for (; barrier.loads_done_beyond & 1; barrier.loads_done_beyond >>= 1) barrier.loads_done++;
+  if (ahead >= MAX_LOADS) {
+    fail(FMHAGEN_LIMIT, issuer, "more than %u copies in flight on one barrier", MAX_LOADS);
+  }
+  u32 place = static_cast<u32>(time) % MAX_LOADS;
+  barrier.loads_done_beyond[place / 64] |= 1ull << place % 64;
+  for (place = static_cast<u32>(barrier.loads_done + 1) % MAX_LOADS;
+       barrier.loads_done_beyond[place / 64] >> place % 64 & 1; place = (place + 1) % MAX_LOADS) {
+    barrier.loads_done_beyond[place / 64] &= ~(1ull << place % 64);
+    barrier.loads_done++;
+  }
   barrier.gathering.seen.time[barrier.loads] = barrier.loads_done;
   barrier.loads_in_flight--;
 }

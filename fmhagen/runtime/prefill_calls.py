@@ -1,0 +1,72 @@
+"""Calls over a key/value cache with many query rows: one launch, of the main loop without a cut.
+
+As in `cache_calls` nothing is read of lengths or tables, so that a captured graph serves any.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from fmhagen.errors import TensorError
+from fmhagen.plan import Plan
+from fmhagen.runtime.arguments import Arguments, Extras, Given
+from fmhagen.runtime.cache_calls import CacheCalls
+from fmhagen.runtime.cache_checks import check_cache
+from fmhagen.runtime.calls import Calls, Views, packing_of
+from fmhagen.runtime.checks import Problem
+from fmhagen.runtime.launcher import Launcher
+from fmhagen.runtime.tensors import TensorView, view
+from fmhagen.spec import AttentionSpec
+
+
+class PrefillCalls(Calls):
+    """The calls of one kernel that reads a cache by tiles of many rows; see `calls.Calls`."""
+
+    def __init__(self, spec: AttentionSpec, pick: Callable[[TensorView], Launcher]) -> None:
+        """Start with no layout; `pick` gives the launcher for q's memory."""
+        super().__init__(spec, pick)
+        self._cut = CacheCalls(spec, pick)
+
+    def _arguments_of(self, spec: AttentionSpec) -> Arguments:
+        return Arguments(spec, reads_cache=True)
+
+    def _problem(self, views: Views, given: Given) -> Problem:
+        table = given.tensors.get("block_table")
+        packing = packing_of(self._spec, given)
+        return check_cache(self._spec, *views, table, packing).sizes
+
+    def _fit(self, launcher: Launcher, views: Views) -> Views:
+        q, k, v = views
+        return launcher.fit(q), launcher.fit_cache(k), launcher.fit_cache(v)
+
+    def _values(self, problem: Problem, given: Given) -> Given:
+        table = given.tensors.get("block_table")
+        stride = 0 if table is None or table.shape[0] < 2 else table.strides[0]
+        more = {"capacity": problem.seqlen_k, "table_stride": stride}
+        return replace(given, values=given.values | more)
+
+    def _first(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        scale: float | None,
+        out: Any,
+        return_lse: bool,
+        extras: Extras | None,
+    ) -> Any:
+        if self._pick(view("q", q)).plan.split is not None:  # on a chip that has one main loop
+            return self._cut(q, k, v, scale, out, return_lse, extras)
+        given: Any = {name: item for name, item in (extras or {}).items() if item is not None}
+        splits = given.pop("num_splits", None)
+        if splits not in (None, 0, 1):
+            limit = "many query rows are computed without a cut of the keys"
+            raise TensorError("num_splits", splits, limit, "leave num_splits out")
+        return super()._first(q, k, v, scale, out, return_lse, given)
+
+
+def kind_of_calls(plan: Plan) -> type[CacheCalls] | type[PrefillCalls]:
+    """Return what the calls of a kernel over a cache are, by its main loop."""
+    return PrefillCalls if plan.split is None else CacheCalls

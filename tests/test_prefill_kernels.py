@@ -1,0 +1,266 @@
+"""Many query rows over a cache on the emulator, against float64 with poison everywhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+import pytest
+from cache_cases import HUGE_PAGE, Cache, aligned, assert_right, make_cache
+from emulated import with_text
+from faults import Edit
+
+from fmhagen import AttentionSpec, compile_kernel
+from fmhagen.compile import compile_source
+from fmhagen.emission import emit_source
+from fmhagen.errors import EmulatorError, ScheduleError, TensorError, UnsupportedSpecError
+from fmhagen.kernel import Kernel
+from fmhagen.lowering import lower
+from fmhagen.oracle import reference
+from fmhagen.runtime.emulator_backend import EmulatorBackend, EmulatorOptions
+from fmhagen.runtime.launcher import Launcher
+from fmhagen.runtime.prefill_calls import PrefillCalls
+from fmhagen.schedule import MainLoop
+from fmhagen.select import PREFILL_ROWS, default_schedule
+from fmhagen.targets import find_target
+
+CAUSAL = AttentionSpec(causal=True, kv_cache=True)
+LENGTHS = (0, 130, 1, 300, 77)  # keys
+ROWS = (3, 0, 5, 141, 129)  # query rows, where they are packed
+MANY = 200
+
+
+@functools.cache
+def kernel(spec: AttentionSpec, seed: int = 0) -> Kernel:
+    """Compile for the emulator; few units, so that a block has several tiles of work."""
+    options = EmulatorOptions(seed=seed, compute_units=3, optimisation="O0")
+    return compile_kernel(spec, device="emulator", emulator=options, query_hint=MANY)
+
+
+def given(cache: Cache) -> dict[str, Any]:
+    """Return the arguments that a cache is."""
+    table = {} if cache.table is None else {"block_table": cache.table}
+    return {"cache_seqlens": cache.lengths, **table}
+
+
+def run(spec: AttentionSpec, cache: Cache, *, seed: int = 0, **more: Any) -> None:
+    """Call the kernel with as many rows a sequence, and check what it gives."""
+    o, lse = kernel(spec, seed)(cache.q, cache.k, cache.v, return_lse=True, **given(cache), **more)
+    assert_right(spec, cache, o, lse, **more)
+
+
+def packed(cache: Cache, rows: tuple[int, ...], gap: int = 0) -> tuple[Any, dict[str, Any]]:
+    """Return queries packed with `gap` unused rows of NaN behind each sequence, and arguments."""
+    offsets = np.concatenate([[0], np.cumsum([n + gap for n in rows])]).astype(np.int32)
+    dtype = cache.q.dtype
+    q = np.full((offsets[-1], *cache.q.shape[2:]), np.nan, dtype)
+    rng = np.random.default_rng(5)
+    for first, n in zip(offsets, rows, strict=False):
+        q[first : first + n] = rng.standard_normal((n, *q.shape[1:])).astype(dtype)
+    extras: dict[str, Any] = {"cu_seqlens_q": offsets}
+    if gap:
+        extras["seqused_q"] = np.array(rows, np.int32)
+    return aligned(q), extras
+
+
+def run_packed(
+    spec: AttentionSpec, cache: Cache, rows: tuple[int, ...], *, gap: int = 0, seed: int = 0
+) -> None:
+    """Call the kernel with packed rows; rows of no sequence must stay as the emulator made them."""
+    q, extras = packed(cache, rows, gap)
+    o, lse = kernel(spec, seed)(q, cache.k, cache.v, return_lse=True, **given(cache), **extras)
+    o_right, lse_right = reference(spec, q, cache.k, cache.v, **given(cache), **extras)
+    used = np.zeros(len(q), bool)
+    for first, n in zip(extras["cu_seqlens_q"], rows, strict=False):
+        used[first : first + n] = True
+    assert np.isnan(o[~used].astype(np.float64)).all()
+    o64, lse, lse_right = o[used].astype(np.float64), lse[:, used], lse_right[:, used]
+    assert np.array_equal(np.isneginf(lse), np.isneginf(lse_right))
+    seen = np.isfinite(lse_right)
+    assert np.abs(lse[seen] - lse_right[seen]).max(initial=0) < 2e-5
+    largest = np.nanmax(np.abs(cache.v.astype(np.float64)), initial=0)
+    assert np.abs(o64 - o_right[used]).max(initial=0) <= 2.0**-8 * largest  # NaN fails
+    assert not o64[~o_right[used].any(axis=2)].any()
+
+
+@pytest.mark.parametrize("page_size", [None, 1, 3])
+def test_rows_of_one_number(page_size: int | None) -> None:
+    spec = dataclasses.replace(CAUSAL, page_size=page_size)
+    run(spec, make_cache(spec, lengths=LENGTHS, seqlen_q=140, heads=2, heads_kv=1, room=60))
+
+
+@pytest.mark.parametrize("page_size", [None, 16, 24, 256])
+def test_packed_rows(page_size: int | None) -> None:
+    spec = dataclasses.replace(CAUSAL, page_size=page_size, varlen=True)
+    cache = make_cache(spec, lengths=LENGTHS, heads=2, heads_kv=1, room=40)
+    run_packed(spec, cache, ROWS)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"cache_layout": "hnd", "layout": "bhsd", "head_dim": 64, "page_size": 16},
+        {"head_dim": 96, "causal": False, "page_size": 64},
+        {"head_dim": 256, "page_size": 8, "dtype": "fp16"},
+        {"head_dim": 192, "head_dim_v": 128, "page_size": 128, "cache_layout": "hnd"},
+        {"head_dim": 64, "causal": False, "window_left": 40, "window_right": 9, "page_size": 16},
+        {"head_dim": 64, "soft_cap": 3.0, "page_size": 16},
+    ],
+)
+def test_kinds_of_spec(changes: dict[str, Any]) -> None:
+    spec = dataclasses.replace(CAUSAL, **changes)
+    run(spec, make_cache(spec, lengths=(0, 200, 70), seqlen_q=100, heads=2, heads_kv=1, room=40))
+
+
+def test_sinks_slopes_and_unused_rows() -> None:
+    spec = dataclasses.replace(CAUSAL, head_dim=64, page_size=16, sink=True, alibi=True)
+    cache = make_cache(spec, lengths=(0, 200, 1), seqlen_q=100, heads=4, heads_kv=2)
+    sinks = np.array((0.5, -3.0, 9.0, -np.inf), np.float32)
+    slopes = np.array((0.5, 0.25, 0.0, 0.1), np.float32)
+    run(spec, cache, sinks=sinks, alibi_slopes=slopes)
+    spec = AttentionSpec(head_dim=64, page_size=16, varlen=True)
+    cache = make_cache(spec, lengths=LENGTHS, heads=2, heads_kv=1)
+    run_packed(spec, cache, ROWS, gap=3)
+
+
+def hide(cache: Cache, page: int, seen: list[Any]) -> Cache:
+    """Fill keys that no row sees with NaN, and table entries of pages without one with anything."""
+    assert cache.table is not None
+    table, k, v = cache.table.copy(), cache.k.copy(), cache.v.copy()
+    for b, visible in enumerate(seen):
+        for n in np.flatnonzero(~visible):
+            at = cache.table[b, n // page], n % page
+            k[at] = v[at] = np.nan
+        for i in range(-(-len(visible) // page)):
+            if not visible[i * page : (i + 1) * page].any():
+                table[b, i] = HUGE_PAGE if i % 2 else -5
+    return dataclasses.replace(cache, table=table, k=k, v=v)
+
+
+@pytest.mark.parametrize(("page_size", "mask"), [(16, "window"), (1, "bands")])
+def test_what_no_row_sees_may_hold_anything(page_size: int, mask: str) -> None:
+    spec = dataclasses.replace(CAUSAL, head_dim=64, page_size=page_size)
+    left, first = 20, 0
+    if mask == "bands":
+        first = 4
+        text = f"(kv_idx < {first}) | (q_idx + seqlen_k - seqlen_q - kv_idx <= {left})"
+        spec = dataclasses.replace(spec, mask_mod=text)
+    else:
+        spec = dataclasses.replace(spec, window_left=left)
+    lengths, rows = (0, 330, 160), 70
+    cache = make_cache(spec, lengths=lengths, seqlen_q=rows, heads=2, heads_kv=1)
+    at = [np.arange(n) for n in lengths]
+    seen = [(n < first) | (n >= len(n) - rows - left) for n in at]
+    hidden = hide(cache, page_size, seen)
+    found = [kernel(spec)(c.q, c.k, c.v, return_lse=True, **given(c)) for c in (cache, hidden)]
+    assert np.array_equal(found[0][0].view(np.uint16), found[1][0].view(np.uint16))
+    assert np.array_equal(found[0][1], found[1][1])
+    assert_right(spec, cache, *found[0])
+
+
+def test_wrong_lengths_and_tables_give_no_fault() -> None:
+    spec = dataclasses.replace(CAUSAL, head_dim=64, page_size=16)
+    cache = make_cache(spec, lengths=(40, 200), seqlen_q=70, heads=2, heads_kv=1)
+    call = kernel(spec)
+    for lengths, entry in (((-7, 2**31 - 1), HUGE_PAGE), ((40, 9999), -1)):
+        table = np.full_like(cache.table, entry)  # type: ignore[arg-type]
+        wrong = np.array(lengths, np.int32)
+        o = call(cache.q, cache.k, cache.v, cache_seqlens=wrong, block_table=table)
+        assert not o.astype(np.float64).any()  # such pages read as zeros
+
+
+def test_a_table_may_be_a_slice_of_another() -> None:
+    spec = dataclasses.replace(CAUSAL, head_dim=64, page_size=16)
+    cache = make_cache(spec, lengths=(40, 200), seqlen_q=70, heads=2, heads_kv=1)
+    assert cache.table is not None
+    wide = np.full((2, 40), HUGE_PAGE, np.int32)
+    wide[:, 3 : 3 + cache.table.shape[1]] = cache.table
+    table = wide[:, 3 : 3 + cache.table.shape[1]]
+    o, lse = kernel(spec)(
+        cache.q, cache.k, cache.v, cache_seqlens=cache.lengths, block_table=table, return_lse=True
+    )
+    assert_right(spec, cache, o, lse)
+
+
+def test_which_main_loop_reads_a_cache() -> None:
+    chip = find_target("sm90")
+
+    def loop(spec: AttentionSpec, rows: int | None) -> str:
+        return default_schedule(spec, chip, query_hint=rows).main_loop
+
+    assert loop(CAUSAL, None) == loop(CAUSAL, PREFILL_ROWS - 1) == MainLoop.SPLIT_KV
+    assert loop(CAUSAL, PREFILL_ROWS) == MainLoop.WARP_SPECIALISED
+    assert loop(dataclasses.replace(CAUSAL, varlen=True), None) == MainLoop.WARP_SPECIALISED
+    assert loop(dataclasses.replace(CAUSAL, kv_dtype="e4m3"), 4096) == MainLoop.SPLIT_KV
+
+
+def test_what_is_refused() -> None:
+    spec = dataclasses.replace(CAUSAL, head_dim=64, page_size=16)
+    cache = make_cache(spec, lengths=(40, 20), seqlen_q=70, heads=2, heads_kv=1)
+    tensors = cache.q, cache.k, cache.v
+    call = kernel(spec)
+    with pytest.raises(TensorError, match="num_splits"):
+        call(*tensors, num_splits=4, **given(cache))
+    with pytest.raises(TensorError, match="block_table"):
+        call(*tensors, cache_seqlens=cache.lengths)
+    with pytest.raises(TensorError, match="cache_seqlens"):
+        call(*tensors, block_table=cache.table)
+    with pytest.raises(TensorError, match="max_pages"):
+        call(*tensors, cache_seqlens=cache.lengths, block_table=cache.table[:1])  # type: ignore[index]
+    with pytest.raises(TensorError, match="page_size=16"):
+        call(cache.q, cache.k[:, :8], cache.v[:, :8], **given(cache))
+    chip = find_target("sm90")
+    small = dataclasses.replace(spec, varlen=True, kv_dtype="e4m3")
+    with pytest.raises(UnsupportedSpecError, match="kv_dtype"):
+        lower(small, default_schedule(spec, chip), chip)
+    with pytest.raises(ScheduleError, match="main_loop"):
+        lower(dataclasses.replace(spec, varlen=True), default_schedule(spec, chip), chip)
+
+
+# Edits of the emitted file, and what the emulator says of them; "" is a wrong result.
+FAULTS = {
+    "values of nobody stay": ("clear_unseen(v_tile, seen, n_first); proxy_fence();", "", ("",)),
+    "no fence behind the clearing": (
+        "n_first); proxy_fence(); warp_sync();",
+        "n_first);",
+        ("proxy",),
+    ),
+    "cleared before they land": (
+        "mbarrier_wait(smem + V_LANDED, cleared % 2);",
+        "",
+        ("race",),
+    ),
+    "a page for every piece": (
+        "piece < TILE_PIECES && is_seen(seen, n, PIECE_ROWS)",
+        "piece < TILE_PIECES",
+        ("out_of_bounds",),
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda name: name.replace(" ", "_"))
+def test_planted_faults_are_found(fault: str) -> None:
+    spec = AttentionSpec(head_dim=64, page_size=32, kv_cache=True)
+    cache = make_cache(spec, lengths=(90, 200), seqlen_q=70, heads=2, heads_kv=1)
+    chip = find_target("sm90")
+    plan = lower(spec, default_schedule(spec, chip, query_hint=MANY), chip)
+    source = emit_source(plan)
+    old, new, kinds = FAULTS[fault]
+    text = Edit(old=old, new=new).apply(source.text)
+    options = EmulatorOptions(seed=1, compute_units=3, optimisation="O0")
+    launcher = Launcher(
+        plan,
+        EmulatorBackend(options),
+        lambda: compile_source(with_text(source, text), for_emulator=True),
+    )
+    calls = PrefillCalls(spec, lambda q: launcher)
+    found = ""
+    try:
+        o, lse = calls(cache.q, cache.k, cache.v, None, None, True, given(cache))  # type: ignore[arg-type]
+        with pytest.raises(AssertionError):
+            assert_right(spec, cache, o, lse)
+    except EmulatorError as error:
+        found = error.kind
+    assert found in kinds
