@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from typer.testing import CliRunner
 
 from fmhagen.bench.contest import FAILED, OK, WRONG, Contest, Outcome
 from fmhagen.bench.watch import BenchError
-from fmhagen.bench.workloads import square
+from fmhagen.bench.workloads import DECODE_SHAPES, Workload, cached, square
 from fmhagen.cli import app
 from fmhagen.errors import InvalidSpecError
 from fmhagen.lowering import lower
@@ -69,6 +70,10 @@ class FakeHolder:
     def __init__(self) -> None:
         self.contests: list[Contest] = []
         self.statuses: dict[str, str] = {}
+
+    @property
+    def workloads(self) -> list[Workload]:
+        return [contest.workload for contest in self.contests]
 
     def __enter__(self) -> FakeHolder:
         return self
@@ -143,6 +148,13 @@ def test_a_budget_ends_it_and_the_last_contest_is_held_all_the_same() -> None:
     assert found.is_exhausted
     assert holder.contests[-1].rounds == Settings().final.rounds
     assert found.best.mean(WORKLOADS) >= 1.0
+
+
+def test_a_budget_of_nothing_still_times_what_the_rules_choose() -> None:
+    found = search(FakeHolder(), settings=Settings(seconds=0.0, first=8, space=SMALL)).run()
+    assert found.is_exhausted
+    assert found.best is found.reference
+    assert rows_of(SPEC, "sm90", WORKLOADS, found, device="d")[0].ratio == 1.0
 
 
 def test_fixed_fields_stay() -> None:
@@ -367,6 +379,147 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert json.loads(results.read_text())["measured"]
     assert CliRunner().invoke(app, ["tune", "--seqlen", "x"]).exit_code == 2
     assert CliRunner().invoke(app, ["tune", "--head-dim", "512"]).exit_code == 2
+
+
+CACHE = AttentionSpec(page_size=16, causal=True)
+CACHE_WORKLOADS = cached(CACHE, DECODE_SHAPES[:3])
+
+
+@pytest.mark.parametrize(
+    ("more", "copies", "keys"),
+    [
+        ({}, {"bulk", "gather"}, {16, 32, 64}),
+        ({"page_size": 1}, {"gather"}, {16, 32}),
+        ({"kv_dtype": "e4m3", "kv_scale": "token"}, {"bulk", "gather"}, {32}),
+    ],
+)
+def test_candidates_over_a_cache(more: dict[str, Any], copies: set[str], keys: set[int]) -> None:
+    spec = AttentionSpec.from_dict({"page_size": 16, "causal": True, **more})
+    found = candidates(spec, SM90)
+    assert len(found) == len(set(found)) > 20
+    assert found[: len(weighed(spec, SM90))] == weighed(spec, SM90)
+    assert {str(s.main_loop) for s in found} == {"split_kv"}
+    assert {str(s.copy) for s in found} == copies
+    assert {s.tile_n for s in found} == keys
+    assert {s.consumers for s in found} == {2, 4, 8}
+    assert {s.blocks_per_unit for s in found} >= {1, 2}
+    near = neighbours(spec, found[0], SM90)
+    assert found[0] not in near
+    assert len(near) > 3
+    for schedule in (*found[::9], *near):
+        assert lower(spec, schedule, SM90)
+
+
+class CacheHolder(FakeHolder):
+    """Gathers of four warps are the quickest, eight stages better than fewer."""
+
+    def outcome(self, name: str, schedule: Schedule | None, contest: Contest) -> Outcome:
+        assert schedule is not None
+        assert contest.workload.spec.kv_cache
+        ms = 1.0 + 0.1 * (schedule.copy != "gather") + 0.1 * (schedule.consumers != 4)
+        ms += 0.02 * abs(8 - schedule.stages)
+        return Outcome(name=name, status=OK, milliseconds=(ms,) * contest.rounds, method="graph")
+
+
+def build_of_caches(schedules: Sequence[Schedule]) -> tuple[Built, ...]:
+    return tuple(Built(schedule=s, digest=digest(s), registers=128) for s in schedules)
+
+
+def test_a_search_over_caches_gives_rows_for_them_alone(tmp_path: Path) -> None:
+    holder = CacheHolder()
+    found = Search(
+        CACHE,
+        CACHE_WORKLOADS,
+        SM90,
+        holder=holder,
+        build=build_of_caches,
+        device="NVIDIA H200",
+        store=Results(),
+        settings=Settings(seconds=400.0, first=16),
+        clock=itertools.count().__next__,
+    ).run()
+    best = found.best.built.schedule
+    assert (str(best.copy), best.consumers) == ("gather", 4)
+    assert best.stages >= 6
+    rows = rows_of(CACHE, "sm90", CACHE_WORKLOADS, found, device="NVIDIA H200", date="2026-11-29")
+    assert [r.max_seqlen for r in rows] == [0]
+    assert (rows[0].cache, rows[0].page_size, rows[0].kv_dtype) == (True, 16, "")
+    # As many bytes as the longest cache has, in the milliseconds of the stand-in.
+    longest = CACHE_WORKLOADS[-1]
+    ms = CacheHolder().outcome("", best, Contest(workload=longest, entries=(), rounds=1)).median_ms
+    assert rows[0].terabytes == pytest.approx(longest.cache_bytes / ms / 1e9, abs=0.005)
+
+    path = tmp_path / "table.toml"
+    forward = row(choose(AttentionSpec(causal=True), SM90, rows=()).schedule, causal=True)
+    path.write_text(table_text((*rows, forward)))
+    table = read_rows(path)
+    assert table_text(table) == path.read_text()
+    assert len({r.key for r in table}) == 2
+    assert choose(CACHE, SM90, rows=table).row == rows[0]
+    assert choose(AttentionSpec(causal=True), SM90, rows=table).row == forward
+    likes = {"cache_layout": "hnd", "layout": "bhsd", "scale": 0.5}
+    for name, value in likes.items():
+        assert find_row(table, AttentionSpec.from_dict({**CACHE.to_dict(), name: value}), "sm90")
+    unlike = (
+        {"page_size": 8},
+        {"page_size": None, "kv_cache": True},
+        {"kv_dtype": "e4m3"},
+        {"kv_dtype": "e4m3", "kv_scale": "head"},
+        {"causal": False},
+        {"window_left": 100},
+        {"batch_invariant": True},
+        {"head_dim": 64},
+    )
+    for change in unlike:
+        spec = AttentionSpec.from_dict({**CACHE.to_dict(), **change})
+        assert find_row(table, spec, "sm90") is None, change
+    # A new row takes the place of its own kind, and of no other.
+    replaced = merged(table, (dataclasses.replace(rows[0], terabytes=9.0),))
+    assert {r.terabytes for r in replaced} == {0.0, 9.0}
+
+
+def test_explain_says_which_row_of_caches_was_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = choose(CACHE, SM90, rows=()).schedule
+    other = neighbours(CACHE, rules, SM90)[0]
+    made = row(other, causal=True, cache=True, page_size=16, terabytes=4.25)
+    monkeypatch.setattr("fmhagen.select.shipped_rows", lambda: (made,))
+    shown = CliRunner().invoke(app, ["explain", "-t", "sm90", "--page-size", "16", "--causal"])
+    text = " ".join(shown.stdout.split())
+    assert "for caches of bf16 in pages of 16, any length: measured 4.25 TB/s, 1.030 times" in text
+    data = CliRunner().invoke(
+        app, ["explain", "-t", "sm90", "--page-size", "16", "--causal", "--json"]
+    )
+    (found,) = json.loads(data.stdout)
+    assert found["row"]["page_size"] == 16
+    assert found["schedule"]["stages"] == other.stages
+    plain = CliRunner().invoke(app, ["explain", "-t", "sm90", "--causal"])
+    assert "caches" not in plain.stdout
+
+
+def test_the_command_over_a_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def fake_prebuild(spec: AttentionSpec, schedules: Any, *, target: str, jobs: int) -> Any:
+        assert spec.kv_cache
+        return build_of_caches(schedules)
+
+    holder = CacheHolder()
+    monkeypatch.setattr("fmhagen.cli.tune.judge", lambda seconds: holder)
+    monkeypatch.setattr("fmhagen.cli.tune.prebuild", fake_prebuild)
+    table = tmp_path / "t.toml"
+    arguments = ["tune", "--page-size", "16", "--kv-dtype", "e4m3", "--seconds", "2"]
+    done = CliRunner().invoke(app, [*arguments, "--first", "6", "--table", str(table)])
+    assert done.exit_code == 0, done.output
+    (found,) = read_rows(table)[:1]
+    assert (found.cache, found.page_size, found.kv_dtype) == (True, 16, "e4m3")
+    assert [c.workload.seqlen_k for c in holder.contests[:6]] == [n for _, n in DECODE_SHAPES]
+    assert {(c.workload.heads, c.workload.heads_kv) for c in holder.contests} == {(32, 8)}
+    assert "page16 e4m3" in found.workloads
+
+    holder.contests.clear()
+    more = ["--seqlen", "4096,65536", "--heads", "8", "--heads-kv", "1", "--seqlen-q", "4"]
+    assert CliRunner().invoke(app, [*arguments, "--first", "6", *more]).exit_code == 0
+    sizes = {(w.batch, w.seqlen_k, w.heads, w.heads_kv, w.seqlen_q) for w in holder.workloads}
+    assert sizes == {(64, 4096, 8, 1, 4), (4, 65536, 8, 1, 4)}
+    assert CliRunner().invoke(app, [*arguments, "--seqlen", "0"]).exit_code == 2
 
 
 def test_rescale_is_searched() -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from fmhagen.bench.caches import stored
 from fmhagen.bench.monitor import Monitor
 from fmhagen.bench.timing import Sample
 from fmhagen.bench.workloads import Workload
@@ -90,12 +91,13 @@ class TorchDevice:
             shape = workload.batch, length, heads, depth
             return torch.randn(shape, device=self.place, dtype=dtype, generator=generator)
 
+        def key(depth: int) -> Any:
+            # What an 8-bit cache holds exactly, so that float64 sees the same numbers.
+            drawn = normal(workload.seqlen_k, workload.heads_kv, depth)
+            return stored(torch, spec, drawn).to(dtype)
+
         return [
-            Inputs(
-                normal(workload.seqlen_q, workload.heads, spec.d),
-                normal(workload.seqlen_k, workload.heads_kv, spec.d),
-                normal(workload.seqlen_k, workload.heads_kv, spec.dv),
-            )
+            Inputs(normal(workload.seqlen_q, workload.heads, spec.d), key(spec.d), key(spec.dv))
             for _ in range(sets)
         ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +107,8 @@ class Workload:
             length += f"/{self.seqlen_k}"
         if spec.kv_cache:
             length += " cache" if spec.page_size is None else f" page{spec.page_size}"
+            length += "" if spec.kv_dtype is None else f" {spec.kv_dtype}"
+            length += "" if spec.kv_scale == "none" else f" scale {spec.kv_scale}"
         return f"{spec.dtype} {depth} {self.mask} b{self.batch} {heads} {length}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -204,6 +206,27 @@ def host() -> tuple[Workload, ...]:
     return (square(AttentionSpec(causal=True), 256, tokens=256, hidden=512),)
 
 
+DECODE_SHAPES = (
+    (1, 1024),
+    (1, 8192),
+    (1, 128 * 1024),
+    (8, 32768),
+    (64, 8192),
+    (256, 2048),
+)
+"""(batch, keys of a sequence) from one short sequence to many, and as many keys as memory holds."""
+
+
+def cached(
+    spec: AttentionSpec, shapes: Iterable[tuple[int, int]], seqlen_q: int = 1
+) -> tuple[Workload, ...]:
+    """Return new queries over caches of (batch, keys of a sequence), heads 32/8."""
+    return tuple(
+        Workload(spec=spec, batch=batch, heads=32, heads_kv=8, seqlen_q=seqlen_q, seqlen_k=length)
+        for batch, length in shapes
+    )
+
+
 def decode() -> tuple[Workload, ...]:
     """Return one new query over caches, heads 32/8, 128/8 and 8/1, contiguous and in pages."""
     return tuple(
@@ -217,14 +240,7 @@ def decode() -> tuple[Workload, ...]:
         )
         for page_size in (None, 16)
         for heads, heads_kv in ((32, 8), (128, 8), (8, 1))
-        for batch, length in (
-            (1, 1024),
-            (1, 8192),
-            (1, 128 * 1024),
-            (8, 32768),
-            (64, 8192),
-            (256, 2048),
-        )
+        for batch, length in DECODE_SHAPES
     )
 
 

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from fmhagen.bench.selection import resized, words
 from fmhagen.bench.watch import judge
-from fmhagen.bench.workloads import HIDDEN, TOKENS, Workload, square
+from fmhagen.bench.workloads import DECODE_SHAPES, HIDDEN, TOKENS, Workload, cached, square
 from fmhagen.cli.command import command
 from fmhagen.cli.output import note, table, write_json, write_table, write_text
 from fmhagen.cli.request import Request
@@ -29,6 +29,7 @@ from fmhagen.tune.store import Store
 
 _WORK, _SEARCH, _OUTPUT = "Workloads: what it must be quick at", "Search", "Output"
 _SHOWN = 12  # scores in the table
+CACHE_TOKENS = 1 << 18  # keys of all sequences together, where a length is given
 
 
 def register(app: typer.Typer) -> None:
@@ -47,12 +48,19 @@ def tune(
     request: Request,
     *,
     seqlen: Annotated[
-        str, _option(_WORK, "--seqlen", "N,N", "Lengths; 1024,4096,16384.")
-    ] = "1024,4096,16384",
+        str,
+        _option(_WORK, "--seqlen", "N,N", "Lengths; 1024,4096,16384, or a decoder's of a cache."),
+    ] = "",
+    seqlen_q: Annotated[
+        int, _option(_WORK, "--seqlen-q", "N", "New queries a sequence over a cache; 1.")
+    ] = 1,
     batch: Annotated[int, _option(_WORK, "--batch", "N", "Sequences; else --tokens.")] = 0,
     heads: Annotated[int, _option(_WORK, "--heads", "N", "Query heads; else --hidden.")] = 0,
     heads_kv: Annotated[int, _option(_WORK, "--heads-kv", "N", "Key and value heads.")] = 0,
-    tokens: Annotated[int, _option(_WORK, "--tokens", "N", f"Batch x length; {TOKENS}.")] = TOKENS,
+    tokens: Annotated[
+        int,
+        _option(_WORK, "--tokens", "N", f"Batch x length; {TOKENS}, of a cache {CACHE_TOKENS}."),
+    ] = 0,
     hidden: Annotated[int, _option(_WORK, "--hidden", "N", f"Heads x depth; {HIDDEN}.")] = HIDDEN,
     seconds: Annotated[float, _option(_SEARCH, "--seconds", "X", "The budget; 300.")] = 300.0,
     first: Annotated[
@@ -89,6 +97,8 @@ def tune(
     of the leaders, until the budget ends. Schedule flags fix a field of every candidate.
     With --write-table the winner goes into the table that `select` prefers to its rules: one row
     for any length, and one for shorter sequences if that wins two percent there.
+    Over a key/value cache (--kv-cache, --page-size) the workloads are one new query over caches of
+    heads 32/8, from one sequence of 1024 keys to 256 of 2048, and rows are for such specs alone.
 
     \b
     Examples:
@@ -96,9 +106,14 @@ def tune(
       fmhagen tune --head-dim 64 --seqlen 1024,16384 --write-table
       fmhagen tune --head-dim 128 --consumers 3 --seconds 60 --json -
       fmhagen tune --head-dim 128 --heads 32 --heads-kv 8 --batch 2 --seqlen 8192
+      fmhagen tune --page-size 16 --causal --seconds 300 --write-table
+      fmhagen tune --page-size 16 --kv-dtype e4m3 --heads 8 --heads-kv 1 --seqlen 8192,131072
     """
     (target,) = request.targets("sm90")
-    workloads = _workloads(request, seqlen, tokens, hidden, batch, heads, heads_kv)
+    if request.spec.kv_cache:
+        workloads = _cache_workloads(request, seqlen, tokens, batch, heads, heads_kv, seqlen_q)
+    else:
+        workloads = _workloads(request, seqlen, tokens, hidden, batch, heads, heads_kv)
     settings = Settings(
         seconds=seconds,
         first=first,
@@ -159,22 +174,48 @@ def _progress() -> Progress:
 def _workloads(
     request: Request, seqlen: str, tokens: int, hidden: int, batch: int, heads: int, heads_kv: int
 ) -> tuple[Workload, ...]:
-    try:
-        lengths = [int(word) for word in words(seqlen)]
-    except ValueError:
-        limit = "must be whole numbers with commas between"
-        raise InvalidSpecError("seqlen", seqlen, limit) from None
     made = tuple(
-        square(request.spec, length, tokens=tokens, hidden=hidden)
-        for length in dict.fromkeys(lengths)
+        square(request.spec, length, tokens=tokens or TOKENS, hidden=hidden)
+        for length in _lengths(seqlen or "1024,4096,16384")
     )
-    if not made:
-        raise InvalidSpecError("seqlen", seqlen, "names no length")
     return resized(made, batch, heads, heads_kv, 0)
 
 
+def _cache_workloads(
+    request: Request,
+    seqlen: str,
+    tokens: int,
+    batch: int,
+    heads: int,
+    heads_kv: int,
+    seqlen_q: int,
+) -> tuple[Workload, ...]:
+    shapes: tuple[tuple[int, int], ...] = DECODE_SHAPES
+    if seqlen or tokens:
+        every = tokens or CACHE_TOKENS
+        lengths = _lengths(seqlen) if seqlen else sorted({length for _, length in DECODE_SHAPES})
+        shapes = tuple((max(1, every // length), length) for length in lengths)
+    made = cached(request.spec, shapes, seqlen_q)
+    return resized(made, batch, heads, heads_kv, 0)
+
+
+def _lengths(seqlen: str) -> tuple[int, ...]:
+    try:
+        lengths = tuple(dict.fromkeys(int(word) for word in words(seqlen)))
+    except ValueError:
+        limit = "must be whole numbers with commas between"
+        raise InvalidSpecError("seqlen", seqlen, limit) from None
+    if not lengths:
+        raise InvalidSpecError("seqlen", seqlen, "names no length")
+    if min(lengths) < 1:
+        raise InvalidSpecError("seqlen", seqlen, "must be at least 1")
+    return lengths
+
+
 def _print(workloads: tuple[Workload, ...], findings: Findings) -> None:
-    lengths = [f"s{workload.seqlen_k}" for workload in workloads]
+    lengths = [
+        f"b{w.batch} s{w.seqlen_k}" if w.spec.kv_cache else f"s{w.seqlen_k}" for w in workloads
+    ]
     right = ("mean", *lengths)
     shown = table("mean", *lengths, "differs from what the rules choose in", right=right)
     for score in findings.scores[:_SHOWN]:

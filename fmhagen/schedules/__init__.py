@@ -19,11 +19,14 @@ from fmhagen.spec import AttentionSpec
 
 ANY_LENGTH = 0
 TABLE = "h200.toml"
-_KEY = ("target", "dtype", "head_dim", "head_dim_v", "causal", "max_seqlen")
+_CACHE = ("cache", "page_size", "kv_dtype", "kv_scale")
+_KEY = ("target", "dtype", "head_dim", "head_dim_v", "causal", *_CACHE, "max_seqlen")
 _HEADER = """\
 # Schedules that were chosen by measuring; `select.choose` prefers them to its rules.
 # Written by `fmhagen tune --write-table`; see docs/performance.md. A row is used for specs with its
-# target, dtype, head dims and mask, and nothing else that changes the kernel. max_seqlen = 0 is the
+# target, dtype, head dims and mask, and nothing else that changes the kernel. One with cache = true
+# is for specs over a key/value cache with its page size (0: contiguous), 8-bit elements ("": none)
+# and scales; one that says nothing of a cache is for specs without. max_seqlen = 0 is the
 # row for any length; a row with max_seqlen = N is used where the caller says that no sequence has
 # more than N keys (`compile_kernel(..., seqlen_hint=N)`), the least such N that suffices.
 # ratio: how many times quicker than what the rules choose. digest: of the kernel that was timed.
@@ -40,9 +43,14 @@ class Row:
         head_dim: of the spec.
         head_dim_v: of the spec.
         causal: of the spec.
+        cache: whether it is for specs over a key/value cache.
+        page_size: of the spec; 0 where it has none.
+        kv_dtype: of the spec; "" where it has none.
+        kv_scale: of the spec.
         max_seqlen: most keys of a sequence that the row is for; 0 for any.
         schedule: the choice.
         tflops: what it reached.
+        terabytes: TB/s of keys and values that it read from a cache; 0 without one.
         ratio: to what the rules of `select` chose then.
         workloads: on what it was measured.
         device: where.
@@ -63,6 +71,11 @@ class Row:
     device: str
     date: str
     digest: str
+    cache: bool = False
+    page_size: int = 0
+    kv_dtype: str = ""
+    kv_scale: str = "none"
+    terabytes: float = 0.0
 
     @property
     def key(self) -> tuple[Any, ...]:
@@ -79,6 +92,11 @@ class Row:
             anchor=spec.anchor,
             scale=spec.scale,
             layout=spec.layout,
+            kv_cache=spec.kv_cache,
+            page_size=spec.page_size,
+            kv_dtype=spec.kv_dtype,
+            kv_scale=spec.kv_scale,
+            cache_layout=spec.cache_layout,
         )
         return spec == plain and self.key[:-1] == (
             target,
@@ -86,22 +104,33 @@ class Row:
             spec.d,
             spec.dv,
             spec.causal,
+            *cache_of(spec).values(),
         )
 
     def __str__(self) -> str:
         """Return where the schedule comes from, as a sentence."""
-        length = f"at most {self.max_seqlen} keys" if self.max_seqlen else "any length"
+        what = f"at most {self.max_seqlen} keys" if self.max_seqlen else "any length"
+        speed = f"{self.tflops:.0f} TFLOP/s"
+        if self.cache:
+            pages = f" in pages of {self.page_size}" if self.page_size else ""
+            scales = "" if self.kv_scale == "none" else f" with a scale a {self.kv_scale}"
+            what = f"caches of {self.kv_dtype or self.dtype}{scales}{pages}, {what}"
+            speed = f"{self.terabytes:.2f} TB/s"
         return (
-            f"row of schedules/{TABLE} for {length}: measured {self.tflops:.0f} TFLOP/s,"
+            f"row of schedules/{TABLE} for {what}: measured {speed},"
             f" {self.ratio:.3f} times what the rules choose, on {self.device}, {self.date}, over"
             f" {self.workloads} (kernel {self.digest})"
         )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row as TOML-ready data, the schedule last."""
-        data = {name: getattr(self, name) for name in _KEY}
+        # NOTE: rows of specs without a cache say nothing of one.
+        names = _KEY if self.cache else tuple(name for name in _KEY if name not in _CACHE)
+        data = {name: getattr(self, name) for name in names}
         for name in ("tflops", "ratio", "workloads", "device", "date", "digest"):
             data[name] = getattr(self, name)
+        if self.cache:
+            data["terabytes"] = self.terabytes
         return {**data, "schedule": self.schedule.to_dict()}
 
     @classmethod
@@ -115,6 +144,16 @@ class Row:
             return cls(**{**data, "schedule": Schedule.from_dict(data["schedule"])})
         except (KeyError, TypeError) as error:
             raise InvalidSpecError("row", dict(data), f"is no row: {error}") from error
+
+
+def cache_of(spec: AttentionSpec) -> dict[str, Any]:
+    """Return what a row says of a spec's key/value cache, by field."""
+    return {
+        "cache": spec.kv_cache,
+        "page_size": spec.page_size or 0,
+        "kv_dtype": "" if spec.kv_dtype is None else str(spec.kv_dtype),
+        "kv_scale": str(spec.kv_scale),
+    }
 
 
 def shipped_path() -> Path:

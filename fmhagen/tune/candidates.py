@@ -12,7 +12,7 @@ from typing import Any
 from fmhagen.bench.variants import single_changes
 from fmhagen.errors import ScheduleError
 from fmhagen.lowering import lower
-from fmhagen.schedule import MainLoop, Matrix, Rescale, Schedule, Store
+from fmhagen.schedule import Copy, MainLoop, Matrix, Rescale, Schedule, Store
 from fmhagen.select import choose
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
@@ -23,6 +23,7 @@ WAVE_ROWS = 32  # query rows of a wave
 REGISTER_STEP = 8  # registers are dealt in eights
 LEAST_REGISTERS = 24  # for a producer
 TILE_STEP = 16  # key columns: the depth of a matrix instruction
+CACHE_ROWS = 16  # query rows of a tile over a cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +34,8 @@ class Space:
         consumers, tile_n, stages, p_buffers, ping_pong, persistent, rescale: see `Schedule`.
         output: (q_stages, store) that make sense together.
         producer_registers: what the producer keeps at least; the consumers share what is left.
+        cache_keys, cache_warps, cache_blocks, cache_stages: keys of a tile, warps of a block,
+            blocks of a compute unit and stages of a warp of the loop over a key/value cache.
     """
 
     consumers: tuple[int, ...] = (2, 3, 4)
@@ -48,6 +51,10 @@ class Space:
     persistent: tuple[bool, ...] = (True,)
     rescale: tuple[Rescale, ...] = (Rescale.ON_OVERFLOW, Rescale.ON_GROWTH)
     producer_registers: tuple[int, ...] = (32,)
+    cache_keys: tuple[int, ...] = (16, 32, 64)
+    cache_warps: tuple[int, ...] = (8, 4, 2)
+    cache_blocks: tuple[int, ...] = (1, 2, 4)
+    cache_stages: tuple[int, ...] = (2, 3, 4, 6, 8)
 
 
 FULL = Space(
@@ -56,6 +63,9 @@ FULL = Space(
     persistent=(True, False),
     rescale=tuple(Rescale),
     producer_registers=(24, 32, 40),
+    cache_warps=(8, 4, 2, 1),
+    cache_blocks=(1, 2, 3, 4, 6, 8),
+    cache_stages=tuple(range(1, 17)),
 )
 """All that the lowering takes, near enough."""
 
@@ -87,12 +97,35 @@ def candidates(
         UnsupportedSpecError: the target does not support the spec.
     """
     drawn: Iterator[Schedule] = iter(())
-    if MainLoop.WARP_SPECIALISED in target.main_loops:
+    if spec.kv_cache:
+        drawn = _split_kv(space or Space())
+    elif MainLoop.WARP_SPECIALISED in target.main_loops:
         drawn = _warp_specialised(space or Space(), target)
     elif MainLoop.WAVE_PIPELINED in target.main_loops:
         drawn = _waves()
     found = dict.fromkeys(itertools.chain(weighed(spec, target), drawn))
     return tuple(schedule for schedule in found if is_taken(spec, schedule, target))
+
+
+def _split_kv(space: Space) -> Iterator[Schedule]:
+    """Draw the loop over a cache: how K and V are copied, keys of a tile, warps, blocks, stages.
+
+    Its rows are those of a matrix instruction, and how many parts a sequence is cut into follows
+    from the sizes and lengths of each call.
+    """
+    axes = itertools.product(
+        Copy, space.cache_keys, space.cache_warps, space.cache_blocks, space.cache_stages
+    )
+    for copy, tile_n, warps, blocks, stages in axes:
+        yield Schedule(
+            main_loop=MainLoop.SPLIT_KV,
+            tile_m=CACHE_ROWS,
+            tile_n=tile_n,
+            consumers=warps,
+            stages=stages,
+            copy=copy,
+            blocks_per_unit=blocks,
+        )
 
 
 def _waves() -> Iterator[Schedule]:
@@ -138,6 +171,8 @@ def drawn_order(schedules: tuple[Schedule, ...], *, first: int, seed: int) -> tu
 
 def neighbours(spec: AttentionSpec, schedule: Schedule, target: Target) -> tuple[Schedule, ...]:
     """Return what differs from a schedule by a step in one thing, and the lowering takes."""
+    if schedule.main_loop == MainLoop.SPLIT_KV:
+        return _that_fit(spec, schedule, target, _cache_steps(schedule))
     if schedule.main_loop != MainLoop.WARP_SPECIALISED:
         return ()
     changes: list[dict[str, Any]] = [
@@ -157,8 +192,34 @@ def neighbours(spec: AttentionSpec, schedule: Schedule, target: Target) -> tuple
                     "consumer_registers": consumer,
                 }
             )
+    return _that_fit(spec, schedule, target, changes)
+
+
+def _that_fit(
+    spec: AttentionSpec, schedule: Schedule, target: Target, changes: list[dict[str, Any]]
+) -> tuple[Schedule, ...]:
     found = dict.fromkeys(dataclasses.replace(schedule, **change) for change in changes)
     return tuple(other for other in found if other != schedule and is_taken(spec, other, target))
+
+
+def _cache_steps(schedule: Schedule) -> list[dict[str, Any]]:
+    """Return the changes of a step in one thing, or in two that share a compute unit's memory."""
+    warps, stages, blocks = schedule.consumers, schedule.stages, schedule.blocks_per_unit
+    return [
+        *({"stages": max(1, stages + step)} for step in (-2, -1, 1, 2)),
+        *({"blocks_per_unit": max(1, blocks + step)} for step in (-1, 1)),
+        *({"tile_n": keys} for keys in (schedule.tile_n // 2, schedule.tile_n * 2)),
+        *({"tile_n": keys, "stages": n} for keys, n in _traded(schedule.tile_n, stages)),
+        *({"consumers": max(1, count)} for count in (warps // 2, warps * 2)),
+        *({"consumers": count, "stages": n} for count, n in _traded(warps, stages)),
+        *({"consumers": count, "blocks_per_unit": n} for count, n in _traded(warps, blocks)),
+        *({"copy": copy} for copy in Copy),
+    ]
+
+
+def _traded(one: int, other: int) -> tuple[tuple[int, int], ...]:
+    """Return twice one number with half of another, and the other way round."""
+    return (max(1, one // 2), other * 2), (one * 2, max(1, other // 2))
 
 
 def is_taken(spec: AttentionSpec, schedule: Schedule, target: Target) -> bool:

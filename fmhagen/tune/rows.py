@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fmhagen.bench.workloads import Workload
-from fmhagen.schedules import ANY_LENGTH, Row
+from fmhagen.schedules import ANY_LENGTH, Row, cache_of
 from fmhagen.spec import AttentionSpec
 from fmhagen.tune.records import Findings, Score
 
@@ -30,7 +30,9 @@ def rows_of(
     day = date or datetime.datetime.now(datetime.UTC).date().isoformat()
 
     def row(score: Score, over: Sequence[Workload], max_seqlen: int) -> Row:
-        last = max(over, key=lambda workload: workload.seqlen_k)
+        # Over a cache, the work that comes nearest to what memory gives.
+        last = max(over, key=lambda w: w.cache_bytes if spec.kv_cache else w.seqlen_k)
+        tflops = score.measured[last.name].tflops
         return Row(
             target=target,
             dtype=str(spec.dtype),
@@ -39,7 +41,9 @@ def rows_of(
             causal=spec.causal,
             max_seqlen=max_seqlen,
             schedule=score.built.schedule,
-            tflops=round(score.measured[last.name].tflops, 1),
+            **cache_of(spec),
+            tflops=round(tflops, 1),
+            terabytes=round(tflops * last.cache_bytes / last.flops, 2) if spec.kv_cache else 0.0,
             ratio=round(score.mean(over), 3),
             workloads=", ".join(workload.name for workload in over),
             device=device,
