@@ -47,6 +47,9 @@ def choose(
     row = find_row(table, spec, target.name, seqlen_hint)
     if row is None or not fits(spec, row.schedule, target):
         return by_rules
+    if spec.kv_cache and row.schedule.main_loop != by_rules.schedule.main_loop:
+        # A row was measured with few query rows, or with many.
+        return by_rules
     if row.schedule == by_rules.schedule:
         return Choice(
             schedule=row.schedule,

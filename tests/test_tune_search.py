@@ -28,7 +28,7 @@ from fmhagen.schedules import (
     shipped_rows,
     table_text,
 )
-from fmhagen.select import choose
+from fmhagen.select import PREFILL_ROWS, choose
 from fmhagen.spec import AttentionSpec, DType
 from fmhagen.targets import find_target
 from fmhagen.tune import prebuild as prebuild_module
@@ -457,6 +457,7 @@ def test_a_search_over_caches_gives_rows_for_them_alone(tmp_path: Path) -> None:
     assert len({r.key for r in table}) == 2
     assert choose(CACHE, SM90, rows=table).row == rows[0]
     assert choose(AttentionSpec(causal=True), SM90, rows=table).row == forward
+    assert choose(CACHE, SM90, rows=table, query_hint=PREFILL_ROWS).row is None
     likes = {"cache_layout": "hnd", "layout": "bhsd", "scale": 0.5}
     for name, value in likes.items():
         assert find_row(table, AttentionSpec.from_dict({**CACHE.to_dict(), name: value}), "sm90")

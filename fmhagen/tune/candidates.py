@@ -97,7 +97,7 @@ def candidates(
         UnsupportedSpecError: the target does not support the spec.
     """
     drawn: Iterator[Schedule] = iter(())
-    if spec.kv_cache:
+    if choose(spec, target, rows=()).schedule.main_loop == MainLoop.SPLIT_KV:
         drawn = _split_kv(space or Space())
     elif MainLoop.WARP_SPECIALISED in target.main_loops:
         drawn = _warp_specialised(space or Space(), target)
