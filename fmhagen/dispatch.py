@@ -6,7 +6,9 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fmhagen.errors import InvalidSpecError
+from fmhagen.errors import InvalidSpecError, TensorError
+from fmhagen.runtime.checks import axes_of
+from fmhagen.runtime.outputs import new_max_logit
 from fmhagen.runtime.parameters import joined_captures
 from fmhagen.runtime.tensors import view
 from fmhagen.schedules import shipped_rows
@@ -50,6 +52,7 @@ def attention(
     layout: str = Layout.BSHD,
     out: Any = None,
     return_lse: bool = False,
+    return_max_logit: bool = False,
     validate: bool | None = None,
     block_map: Any = None,
     target: str | None = None,
@@ -85,12 +88,15 @@ def attention(
         layout: order of the axes, bshd or bhsd.
         out: where O is written.
         return_lse: also give LSE, (B, H, Sq) or packed (H, total), natural logarithm.
+        return_max_logit: also give the largest score of each query head, (H,) fp32: scaled, after
+            the score function, of visible keys, over batch and rows; -inf where there is none. To
+            go on from call to call, give a kernel of a spec with max_logit=True its tensor.
         validate: read offsets and refuse what is wrong with them; see `Kernel`.
         block_map: what tiles a mask shows that reads tensors by position; see `Kernel.prepare`.
         target: the chip to emulate for tensors in host memory; None means the first.
 
     Returns:
-        O, or (O, LSE).
+        O, or a tuple of O and what else was asked for, LSE first.
 
     Raises:
         TensorError: a tensor does not fit; names it, its value and the limit.
@@ -115,7 +121,7 @@ def attention(
         (causal, left, right, str(anchor), soft_cap),
         None if mask is None else mask.node,
         None if score is None else score.node,
-        (alibi_slopes is not None, sinks is not None, varlen),
+        (alibi_slopes is not None, sinks is not None, varlen, return_max_logit),
         str(layout),
         _length_bucket(k, layout) if shipped_rows() and cache is None else None,
         target,
@@ -144,7 +150,15 @@ def attention(
         extras["validate"] = validate
     if block_map is not None:
         extras["block_map"] = block_map
-    return kernel(q, k, v, scale=scale, out=out, return_lse=return_lse, **extras)
+    if not return_max_logit:
+        return kernel(q, k, v, scale=scale, out=out, return_lse=return_lse, **extras)
+    q_view = view("q", q)
+    axis = axes_of(kernel.spec).head
+    if axis >= len(q_view.shape):
+        raise TensorError("q", q_view.shape, "must have an axis of heads")
+    max_logit = extras["max_logit"] = new_max_logit(q_view, q_view.shape[axis])
+    found = kernel(q, k, v, scale=scale, out=out, return_lse=return_lse, **extras)
+    return (*found, max_logit) if return_lse else (found, max_logit)
 
 
 @functools.lru_cache(maxsize=512)
@@ -155,7 +169,7 @@ def _kernel(
     mask: tuple[bool, int | None, int | None, str, float | None],
     mask_node: Any,
     score_node: Any,
-    flags: tuple[bool, bool, bool],
+    flags: tuple[bool, bool, bool, bool],
     layout: str,
     seqlen_hint: int | None,
     target: str | None,
@@ -166,7 +180,7 @@ def _kernel(
     from fmhagen.expr.mods import MaskMod, ScoreMod
 
     causal, left, right, anchor, soft_cap = mask
-    alibi, sink, varlen = flags
+    alibi, sink, varlen, max_logit = flags
     more: dict[str, Any] = {}
     query_hint = None
     if cache is not None:
@@ -189,6 +203,7 @@ def _kernel(
         alibi=alibi,
         sink=sink,
         varlen=varlen,
+        max_logit=max_logit,
         layout=Layout(layout),
         mask_mod=None if mask_node is None else MaskMod(mask_node),
         score_mod=None if score_node is None else ScoreMod(score_node),

@@ -119,6 +119,9 @@ class Kernel:
                 num_splits: with spec.kv_cache, parts that every sequence is cut into; None lets
                     the kernel choose by the lengths.
                 sinks: with spec.sink, one logit a query head, (H,), fp32 or 16 bits.
+                max_logit: with spec.max_logit, (H,) fp32 numbers that are raised to the largest
+                    score of each query head, over batch and rows; begin with -inf. None keeps no
+                    scores; several calls may share one tensor.
                 cu_seqlens_q, cu_seqlens_k: with spec.varlen, where the sequences begin, and the
                     end, (B + 1,), int32 or int64.
                     Over a cache cu_seqlens_q alone: cache_seqlens says how many keys there are.

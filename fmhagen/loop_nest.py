@@ -43,6 +43,7 @@ def _warp_specialised(plan: Plan) -> tuple[str, ...]:
         (3, "O = O + P V", f"{_products(plan, s.tile_n, value=True)}, P stays in registers"),
         *_softmax(plan),
         (2, "O = O + P V", "of the leftmost key tile"),
+        *_max_logit(plan, "warp"),
         (2, "O = O / l -> SMEM_Q -> O, LSE", "a store warp sends O while the next tile runs"),
     )
 
@@ -84,6 +85,7 @@ def _wave_pipelined(plan: Plan) -> tuple[str, ...]:
         (4, f"{second} slots: O = O + P V of this unit", "row maximum of the next one beside"),
         (4, "K of unit + 2, V of unit + 1 -> SMEM_K, SMEM_V", "one block barrier a unit"),
         (4, "O, l = alpha * (O, l)", "only when a row maximum grew by more than 2^8"),
+        *_max_logit(plan, "wave"),
         (2, "O = O / l -> O, LSE", ""),
     )
 
@@ -113,6 +115,7 @@ def _wave_ping_pong(plan: Plan) -> tuple[str, ...]:
         (4, f"P, l of the next unit{mask}", "the other group: its products"),
         (4, "K, V of units to come -> SMEM_K, SMEM_V", "two block barriers a unit"),
         (4, "O, l = alpha * (O, l)", "only when a row maximum grew by more than 2^8"),
+        *_max_logit(plan, "wave"),
         (2, "O = O / l -> O, LSE", ""),
     )
 
@@ -178,6 +181,12 @@ def _softmax(plan: Plan) -> tuple[tuple[int, str, str], ...]:
     always = plan.schedule.rescale == Rescale.ALWAYS
     when = "in every step" if always else "only when a row maximum grew by more than 2^8"
     return ((3, rescale, when), *probabilities)
+
+
+def _max_logit(plan: Plan, by: str) -> tuple[tuple[int, str, str], ...]:
+    if not plan.max_logit:
+        return ()
+    return ((2, "max_logit[h] = max(max_logit[h], S)", f"one atomic operation a {by}"),)
 
 
 def _products(plan: Plan, depth: int, *, value: bool = False) -> str:

@@ -49,6 +49,7 @@ def reference(
     block_table: Any = None,
     k_scale: Any = None,
     v_scale: Any = None,
+    max_logit: Array | None = None,
 ) -> tuple[Array, Array]:
     """Compute attention in float64.
 
@@ -70,6 +71,8 @@ def reference(
         block_table: (B, max_pages), for a spec with a `page_size`.
         k_scale: factors of K, for a spec with a `kv_scale`: (1,), (Hk,), (B, Hk) or one a token.
         v_scale: factors of V.
+        max_logit: (H,) numbers that are raised, in place, to the largest score of each query head,
+            for a spec with `max_logit`.
 
     Returns:
         O as q is laid out, and LSE (natural logarithm, the sink included) of shape (B, H, Sq), or
@@ -118,9 +121,11 @@ def reference(
         for h in range(heads):
             hk = h // group
             of = b if spec.kv_cache else at
-            o[at, h, r], lse[at, h, r] = _head(
+            o[at, h, r], lse[at, h, r], largest = _head(
                 values, b, h, q64[at, h, r], k64[of, hk, n], v64[of, hk, n]
             )
+            if max_logit is not None:
+                max_logit[h] = max(max_logit[h], largest)
     if spec.varlen:
         return _heads_first(spec, o)[0], lse[0]
     return _heads_first(spec, o), lse
@@ -144,12 +149,15 @@ class _Values:
         return score_of(self.spec)
 
 
-def _head(values: _Values, b: int, h: int, q: Array, k: Array, v: Array) -> tuple[Array, Array]:
-    """Return O and LSE of one head of one sequence."""
+def _head(
+    values: _Values, b: int, h: int, q: Array, k: Array, v: Array
+) -> tuple[Array, Array, float]:
+    """Return O, LSE and the largest score of one head of one sequence."""
     import numpy as np
 
     o = np.zeros((len(q), v.shape[1]))
     lse = np.full(len(q), -np.inf)
+    largest = -np.inf
     step = max(1, _SCORES_AT_A_TIME // max(1, len(k)))
     sink = None if values.sinks is None else float(values.sinks[h])
     for m in range(0, len(q), step):
@@ -170,7 +178,8 @@ def _head(values: _Values, b: int, h: int, q: Array, k: Array, v: Array) -> tupl
             changed = evaluate(values.score, {**leaves, "score": score}, values.params)
             score = np.broadcast_to(changed, score.shape)
         o[m_range], lse[m_range] = _rows(score, visible, v, sink)
-    return o, lse
+        largest = max(largest, float(score.max(where=visible, initial=-np.inf)))
+    return o, lse, largest
 
 
 def _rows(

@@ -124,6 +124,7 @@ class Plan:
         clustered: blocks form clusters; see `Schedule.cluster`.
         snake: tiles are dealt to the blocks of a persistent grid forwards and backwards in turn.
         sink: a logit without a value is in the denominator.
+        max_logit: the largest score of each head is kept.
         varlen: query sequences are packed, and keys too where they lie in no cache; a tile is of
             one of them.
         cached: keys and values are copied from a cache; of split_kv that goes without saying.
@@ -179,6 +180,7 @@ class Plan:
     skip_hidden: bool = False
     snake: bool = False
     sink: bool = False
+    max_logit: bool = False
     varlen: bool = False
     cached: bool = False
     paged: bool = False

@@ -91,6 +91,9 @@ class AttentionSpec(Record):
         soft_cap: cap * tanh(score / cap) applied after the scale; None means no cap.
         alibi: add slope[h] * (n - m - off) to the score.
         sink: one learned logit a query head in the denominator.
+        max_logit: a call may give `max_logit`, a number a query head, which is raised to the
+            largest score that its softmax takes: scaled, after the score function, of visible
+            keys, without the sink.
         varlen: sequences packed along one axis, with cumulative lengths.
         mask_mod: which keys a query sees, besides causal and window: a function of
             (b, h, q_idx, kv_idx), or its text form.
@@ -135,6 +138,7 @@ class AttentionSpec(Record):
     cache_layout: CacheLayout = CacheLayout.NHD
     batch_invariant: bool = False
     p_rounding: Rounding = Rounding.AUTO
+    max_logit: bool = False
 
     def __post_init__(self) -> None:
         """Normalise equal spellings to one value, then refuse values without a meaning."""

@@ -42,6 +42,7 @@ FEATURES: tuple[Feature, ...] = (
     _one("mask function", AttentionSpec(mask_mod=MaskMod("kv_idx <= q_idx"))),
     _one("score function", AttentionSpec(score_mod=ScoreMod("score + 1.0"))),
     _one("attention sinks", AttentionSpec(sink=True)),
+    _one("largest score of each head", AttentionSpec(max_logit=True)),
     _one("packed sequences", AttentionSpec(varlen=True)),
     _one("key/value cache, contiguous", AttentionSpec(kv_cache=True)),
     _one("key/value cache, pages of any size", AttentionSpec(page_size=16)),

@@ -35,7 +35,7 @@ def check_meaning(spec: AttentionSpec) -> None:
             raise InvalidSpecError(name, value, "must be an integer or None")
         if value is not None and value < 0:
             raise InvalidSpecError(name, value, "must be at least 0", "None or -1 means unlimited")
-    for name in ("causal", "alibi", "sink", "varlen", "kv_cache", "batch_invariant"):
+    for name in ("causal", "alibi", "sink", "varlen", "kv_cache", "batch_invariant", "max_logit"):
         value = getattr(spec, name)
         if not isinstance(value, bool):
             raise InvalidSpecError(name, value, "must be True or False")
@@ -154,6 +154,7 @@ RULES: tuple[Rule, ...] = (
             ("score_mod", "score_mod", None, "score functions are", "use score_mod=None"),
             ("mask_mod", "mask_mod", None, "mask functions are", "use mask_mod=None"),
             ("sink", "sink", False, "attention sinks are", "use sink=False"),
+            ("max_logit", "max_logit", False, "largest scores are", "use max_logit=False"),
             ("varlen", "varlen", False, "packed sequences are", "call once for each sequence"),
             (
                 "page_size",

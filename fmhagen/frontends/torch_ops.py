@@ -242,6 +242,9 @@ def _in_graph(q: Any, k: Any, v: Any, **options: Any) -> Any:
                 "must be a text in a compiled region",
                 "make a fmhagen.frontends.torch_ops.Attention outside it",
             )
+    if options.get("return_max_logit"):
+        limit = "is not given in a compiled region"
+        raise InvalidSpecError("return_max_logit", True, limit, "call fmhagen.attention outside it")
     plain = {name: options.get(name) for name in names}
     kind = _options(
         mods[0] or "",

@@ -51,7 +51,8 @@ def words_of(spec: AttentionSpec) -> tuple[str, ...]:
         words.append("alibi")
     if spec.score_mod is not None:
         words.append(f"score{_digest(spec.score_mod)}")
-    words += [name for name, used in (("sink", spec.sink), ("varlen", spec.varlen)) if used]
+    last = (("sink", spec.sink), ("varlen", spec.varlen), ("maxlogit", spec.max_logit))
+    words += [name for name, used in last if used]
     return tuple(words)
 
 

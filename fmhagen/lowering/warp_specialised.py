@@ -71,6 +71,9 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
     if language.may_hide and schedule.rescale != Rescale.ALWAYS:
         limit = "a score function that may give -inf needs the exact maximum in every step"
         raise ScheduleError("rescale", str(schedule.rescale), limit, "use rescale='always'")
+    if spec.max_logit and schedule.rescale != Rescale.ALWAYS:
+        limit = "the largest score of a head is that of references that are exact"
+        raise ScheduleError("rescale", str(schedule.rescale), limit, "use rescale='always'")
     masked = language.mask is not None
     ordered = spec.varlen or spec.kv_cache
     offset_mask = spec.causal and spec.window_left is None and spec.mask_mod is None and not ordered
@@ -139,6 +142,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         paged=spec.page_size is not None,
         ordered=ordered,
         sink=spec.sink,
+        max_logit=spec.max_logit,
         pairs=ordered and masked and language.right_only,
         score_factor="params.scale_log2" if language.score is None else "LOG2E",
         score_text="scale_log2 * S" if language.score is None else "LOG2E * score",

@@ -92,6 +92,9 @@ def _check_spec(spec: AttentionSpec) -> None:
     if spec.alibi:
         limit = "takes scores as they are, without ALiBi"
         raise ScheduleError("main_loop", "wave_interleaved", limit, hint)
+    if spec.max_logit:
+        limit = "keeps no largest score"
+        raise ScheduleError("main_loop", "wave_interleaved", limit, hint)
 
 
 def _check_shape(spec: AttentionSpec, schedule: Schedule) -> None:
@@ -220,7 +223,11 @@ def wave_params(spec: AttentionSpec, language: Language) -> tuple[tuple[str, str
         for tensor in ("q", "k", "v", "o")
         for axis, word in (rows[1:] if spec.varlen else rows)
     )
-    sinks = (("f32*", "sinks", "a logit for each head, without a value"),) if spec.sink else ()
+    own: tuple[tuple[str, str, str], ...] = ()
+    if spec.sink:
+        own += (("f32*", "sinks", "a logit for each head, without a value"),)
+    if spec.max_logit:
+        own += (("f32*", "max_logit", "[H], largest scores so far, or null"),)
     scale = ("f32", "scale_log2", "softmax scale * log2(e)")
     if language.score is not None:
         scale = ("f32", "scale", "softmax scale")
@@ -236,7 +243,7 @@ def wave_params(spec: AttentionSpec, language: Language) -> tuple[tuple[str, str
             ("i32*", "cu_seqlens_k", "the same in K"),
             ("i32*", "seqused_q", "rows in use of each sequence, or null: all"),
             ("i32*", "seqused_k", "the same of K"),
-            *sinks,
+            *own,
             *strides,
             scale,
             ("u32", "total_q", "rows of Q"),
@@ -252,7 +259,7 @@ def wave_params(spec: AttentionSpec, language: Language) -> tuple[tuple[str, str
         ("u16*", "v", "V[B,Hk,Sk,dv]"),
         ("u16*", "o", "O[B,H,Sq,dv]"),
         ("f32*", "lse", "LSE[B,H,Sq], or null when it is not wanted"),
-        *sinks,
+        *own,
         *strides,
         scale,
         ("u32", "seqlen_q", "Sq"),

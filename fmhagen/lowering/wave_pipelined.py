@@ -161,6 +161,7 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         heads_in_l2_bytes=target.l2_bytes // 2,
         language=language,
         sink=spec.sink,
+        max_logit=spec.max_logit,
         varlen=spec.varlen,
         longest_first=language.right_only and language.mask is not None,
         walks=not language.right_only,
@@ -224,9 +225,10 @@ def _check_groups(schedule: Schedule) -> None:
 
 
 def _spare_registers(spec: AttentionSpec, schedule: Schedule) -> int:
+    largest = FORMS[schedule.matrix].lane_rows if spec.max_logit else 0
     if schedule.main_loop != MainLoop.WAVE_PING_PONG:
-        return SPARE_REGISTERS[schedule.tile_n // 2]
-    spare = SPARE_REGISTERS_OF_GROUPS[schedule.tile_n // 2]
+        return SPARE_REGISTERS[schedule.tile_n // 2] + largest
+    spare = SPARE_REGISTERS_OF_GROUPS[schedule.tile_n // 2] + largest
     if schedule.matrix != Matrix.WIDE:
         spare += SPARE_REGISTERS_OF_SECOND_ROW
     if spec.varlen or lower_language(spec).score is not None:

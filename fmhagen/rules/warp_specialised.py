@@ -27,7 +27,9 @@ def choose_warp_specialised(spec: AttentionSpec, target: Target) -> Choice:
     else:
         choice = _choose_deep(spec)
     if may_hide(score_of(spec)):
-        choice = _with_maximum(choice)
+        choice = _with_maximum(choice, "the score function may hide any key")
+    elif spec.max_logit:
+        choice = _with_maximum(choice, "the largest score of a head is that of its rows")
     less = _less_keys(spec, depth)
     return _narrowed(choice, less) if less else choice
 
@@ -82,22 +84,20 @@ def _narrowed(choice: Choice, less: int) -> Choice:
     )
 
 
-def _with_maximum(choice: Choice) -> Choice:
-    """Return a choice for scores that may be -inf: every step takes the exact maximum."""
-    schedules = dict.fromkeys(
-        dataclasses.replace(schedule, rescale=Rescale.ALWAYS, p_buffers=1)
-        for schedule in (choice.schedule, *(schedule for schedule, _ in choice.rejected))
-    )
-    first, *others = schedules
-    whys = {
-        dataclasses.replace(schedule, rescale=Rescale.ALWAYS, p_buffers=1): why
-        for schedule, why in choice.rejected
-    }
+def _with_maximum(choice: Choice, why: str) -> Choice:
+    """Return a choice in which every step takes the exact maximum."""
+
+    def exact(schedule: Schedule) -> Schedule:
+        return dataclasses.replace(schedule, rescale=Rescale.ALWAYS, p_buffers=1)
+
+    best = exact(choice.schedule)
+    rejected = {exact(schedule): reason for schedule, reason in choice.rejected}
+    rejected.pop(best, None)
     reasons = tuple(reason for reason in choice.reasons if reason != _NO_MAXIMUM)
     return Choice(
-        schedule=first,
-        reasons=(*reasons, "rescale always: the score function may hide any key"),
-        rejected=tuple((schedule, whys[schedule]) for schedule in others),
+        schedule=best,
+        reasons=(*reasons, f"rescale always: {why}"),
+        rejected=tuple(rejected.items()),
     )
 
 

@@ -18,6 +18,7 @@ class Argument:
         sizes: its shape in words, such as ("H",).
         required: whether a call must give it; else its address may be 0.
         has_rows: whether its first axis may have any stride, which the kernel then reads.
+        is_updated: whether the kernel writes it, so that no copy can stand in its place.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Argument:
     sizes: tuple[str, ...]
     required: bool
     has_rows: bool = False
+    is_updated: bool = False
 
     @property
     def words(self) -> str:
@@ -40,6 +42,11 @@ def _lengths(name: str, sizes: str, *, required: bool) -> Argument:
 
 
 SINKS = Argument(name="sinks", dtype="fp32", converts=("bf16", "fp16"), sizes=("H",), required=True)
+MAX_LOGIT = "max_logit"
+"""The argument that a kernel writes."""
+MAX_LOGIT_TENSOR = Argument(
+    name=MAX_LOGIT, dtype="fp32", converts=(), sizes=("H",), required=False, is_updated=True
+)
 PACKED = (
     _lengths("cu_seqlens_q", "B + 1", required=True),
     _lengths("cu_seqlens_k", "B + 1", required=True),

@@ -16,7 +16,7 @@ from fmhagen.errors import TensorError
 from fmhagen.expr.text import to_text
 from fmhagen.formula import is_mapped, mask_of
 from fmhagen.records import closest
-from fmhagen.runtime.argument_kinds import PACKED, SINKS, Argument, of_cache
+from fmhagen.runtime.argument_kinds import MAX_LOGIT_TENSOR, PACKED, SINKS, Argument, of_cache
 from fmhagen.runtime.argument_values import fit_tensor, read_number, shown
 from fmhagen.runtime.block_map import BlockMap
 from fmhagen.runtime.launch_values import Value
@@ -31,6 +31,7 @@ class Extras(TypedDict, total=False):
     params: Mapping[str, Any] | None
     alibi_slopes: Any
     sinks: Any
+    max_logit: Any
     cu_seqlens_q: Any
     cu_seqlens_k: Any
     seqused_q: Any
@@ -53,6 +54,7 @@ _SUGGESTIONS = {
     "params": "a spec with a mask_mod or score_mod takes them",
     "alibi_slopes": "a spec with alibi=True takes them",
     "sinks": "a spec with sink=True takes them",
+    "max_logit": "a spec with max_logit=True takes it",
     "cache_seqlens": "a spec with kv_cache=True takes them",
     "block_table": "a spec with page_size=... takes it",
     "num_splits": "a spec with kv_cache=True takes it",
@@ -107,7 +109,8 @@ class Arguments:
         """Text of the mask that the map is of."""
         self._slots = parameter_slots(spec)
         rows = of_cache(spec) if reads_cache else PACKED if spec.varlen else ()
-        self._own = (*((SINKS,) if spec.sink else ()), *rows)
+        largest = (MAX_LOGIT_TENSOR,) if spec.max_logit else ()
+        self._own = (*((SINKS,) if spec.sink else ()), *largest, *rows)
         self._numbers = (_NUMBERS[:1] if reads_cache else _NUMBERS) if spec.varlen else ()
         self._in_params = frozenset(slot.name for slot in self._slots if not slot.keyword)
         words = [slot.keyword for slot in self._slots if slot.keyword]
@@ -262,6 +265,11 @@ def _fit(argument: Argument, value: Any, q: TensorView) -> TensorView:
     if len(tensor.shape) != len(argument.sizes):
         limit = f"must have the shape ({argument.words})"
         raise TensorError(argument.name, tensor.shape, limit)
+    if argument.is_updated:
+        if tensor.tensor is not value:
+            raise TensorError(argument.name, tensor.strides, "must lie densely: it is written")
+        if not tensor.writable:
+            raise TensorError(argument.name, "read-only", "must be writable")
     if argument.has_rows and tensor.shape[-1] > 1 and tensor.strides[-1] != 1:
         return converted(tensor, argument.dtype)
     return tensor

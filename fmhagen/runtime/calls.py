@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fmhagen.errors import TensorError
+from fmhagen.runtime.argument_kinds import MAX_LOGIT
 from fmhagen.runtime.arguments import Arguments, Extras, Given
 from fmhagen.runtime.base import Memories
 from fmhagen.runtime.checks import Packing, Problem, check_inputs, check_out
@@ -197,7 +198,10 @@ class Calls:
             *given.addresses,
         )
         memories = Memories(
-            inputs=(*inputs, *given.tensors.values()), outputs=outputs, is_complete=is_complete
+            inputs=(*inputs, *(t for n, t in given.tensors.items() if n != MAX_LOGIT)),
+            outputs=outputs,
+            updated=tuple(t for n, t in given.tensors.items() if n == MAX_LOGIT),
+            is_complete=is_complete,
         )
         prepared.run(addresses, scale_log2, stream, memories)
         return o if lse is None else (o, lse)

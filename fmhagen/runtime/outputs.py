@@ -50,6 +50,28 @@ def output_shapes(axes: Axes, problem: Problem, q: TensorView, dv: int) -> Outpu
     )
 
 
+def new_max_logit(q: TensorView, heads: int) -> Any:
+    """Return the largest scores of no keys: -inf for each query head, fp32, beside q.
+
+    Raises:
+        TensorError: q's framework is unknown.
+    """
+    if q.framework == Framework.TORCH:
+        import torch
+
+        return torch.full((heads,), -torch.inf, dtype=torch.float32, device=q.tensor.device)
+    if q.framework == Framework.CUPY:
+        cupy = import_cupy()
+        with cupy.cuda.Device(q.tensor.device.id):
+            return cupy.full((heads,), -cupy.inf, cupy.float32)
+    if q.framework == Framework.NUMPY:
+        import numpy as np
+
+        return np.full((heads,), -np.inf, np.float32)
+    limit = "fmhagen cannot allocate it in this framework"
+    raise TensorError("return_max_logit", True, limit, "give a spec with max_logit=True its tensor")
+
+
 Allocate = Callable[[], Any]
 
 

@@ -37,7 +37,7 @@ class Target:
         head_dims_differ: whether `head_dim_v` may differ from `head_dim`.
         p_roundings: roundings of P that its kernels know.
         features: what its kernels do beyond plain and causal attention: "window", "score_mod",
-            "mask_mod", "sink", "varlen", "paged".
+            "mask_mod", "sink", "varlen", "max_logit", "paged".
         cache_features: the same of its kernels over a key/value cache: "kv_cache", "paged", ...
     """
 

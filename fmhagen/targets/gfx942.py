@@ -30,7 +30,7 @@ GFX942 = Target(
     head_dims=tuple(range(16, 257, 16)),
     head_dims_differ=True,
     p_roundings=("auto", "rtne", "rtna", "rtz_corrected"),
-    features=frozenset({"window", "score_mod", "mask_mod", "sink", "varlen"}),
+    features=frozenset({"window", "score_mod", "mask_mod", "sink", "varlen", "max_logit"}),
     sources=(
         ("compiler_arch", "LLVM, 'User Guide for AMDGPU Backend', processors"),
         ("lanes_per_warp", _ISA + ": wave64"),

@@ -24,7 +24,7 @@ SM90 = Target(
         {"kv_cache", "paged", "kv_dtype", "window", "mask_mod", "score_mod", "sink", "varlen"}
     ),
     prelude_suffix=".cuh",
-    features=frozenset(("window", "score_mod", "mask_mod", "sink", "varlen")),
+    features=frozenset(("window", "score_mod", "mask_mod", "sink", "varlen", "max_logit")),
     lanes_per_warp=32,
     compute_units=132,
     shared_memory_per_block_bytes=232448,

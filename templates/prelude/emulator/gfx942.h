@@ -186,6 +186,10 @@ static inline void store_global_f32(f32* address, f32 value) {
   memcpy(emulator::global_write(issuer, where, 4), &value, 4);
 }
 
+static inline void raise_global_f32(f32* address, f32 value) {
+  emulator::raise_float(emulator::issuer_here("global_atomic_smax"), address, value);
+}
+
 static inline void store_global_v4(u16* address, u32 r0, u32 r1, u32 r2, u32 r3) {
   emulator::Issuer issuer = emulator::issuer_here("global_store_dwordx4");
   u64 where = reinterpret_cast<u64>(address);

@@ -340,6 +340,19 @@ FMHAGEN_DEVICE void store_global_f32(f32* address, f32 value) {
   *address = value;
 }
 
+// Raises the float at an address to `value`, in whatever order waves come (global_atomic_smax, global_atomic_umin).
+// NOTE: floats compare as whole numbers do, below 0 as unsigned ones in reverse.
+FMHAGEN_DEVICE void raise_global_f32(f32* address, f32 value) {
+  using Signed = __attribute__((address_space(1))) i32;
+  using Unsigned = __attribute__((address_space(1))) u32;
+  const i32 bits = __builtin_bit_cast(i32, value);
+  if (bits >= 0) {
+    __hip_atomic_fetch_max((Signed*)address, bits, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+  } else {
+    __hip_atomic_fetch_min((Unsigned*)address, static_cast<u32>(bits), __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+  }
+}
+
 // The parameter block, as though never read before (the kernarg segment: it is the only argument).
 // NOTE: a scalar load now is cheaper than a scalar register held over the main loop.
 template <class T>

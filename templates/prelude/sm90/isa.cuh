@@ -270,6 +270,17 @@ FMHAGEN_DEVICE f32 load_param_f16(const void* base, i64 index) {
 // Stores one float to global memory.
 FMHAGEN_DEVICE void store_global_f32(f32* address, f32 value) { *address = value; }
 
+// Raises the float at an address to `value`, in whatever order threads come (9.7.13.6, red).
+// NOTE: there is no maximum of floats; they compare as whole numbers do, below 0 as unsigned ones in reverse.
+FMHAGEN_DEVICE void raise_global_f32(f32* address, f32 value) {
+  const i32 bits = __float_as_int(value);
+  if (bits >= 0) {
+    asm volatile("red.relaxed.gpu.global.max.s32 [%0], %1;" ::"l"(address), "r"(bits) : "memory");
+  } else {
+    asm volatile("red.relaxed.gpu.global.min.u32 [%0], %1;" ::"l"(address), "r"(bits) : "memory");
+  }
+}
+
 // Stores two 16-bit elements to global memory.
 FMHAGEN_DEVICE void store_global_u32(u16* address, u32 value) { *reinterpret_cast<u32*>(address) = value; }
 

@@ -112,4 +112,19 @@ FMHAGEN_NOINLINE u8* global_write(const Issuer& issuer, u64 address, u64 bytes) 
   return reinterpret_cast<u8*>(address);
 }
 
+// An atomic maximum of a float in global memory. NOTE: it is no write in the sense of "once at most": many threads may
+// raise one number, in any order.
+static inline void raise_float(const Issuer& issuer, f32* address, f32 value) {
+  u64 where = reinterpret_cast<u64>(address);
+  check_global_alignment(issuer, where, 4);
+  u32 index = find_buffer(issuer, where, 4, "atomic maximum");
+  if (!request->buffers[index].writable) {
+    fail(FMHAGEN_OUT_OF_BOUNDS, issuer, "an atomic maximum in %s, which is read-only", request->buffers[index].name);
+  }
+  report->uses[index].bytes_written += 4;
+  f32 before;
+  memcpy(&before, global_read(issuer, where, 4), 4);
+  if (value > before) memcpy(reinterpret_cast<u8*>(where), &value, 4);
+}
+
 }  // namespace emulator

@@ -288,6 +288,12 @@ static inline void store_global_f32(f32* address, f32 value) {
   memcpy(emulator::global_write(issuer, target, 4), &value, 4);
 }
 
+static inline void raise_global_f32(f32* address, f32 value) {
+  FMHAGEN_COUNT("red.global.max");
+  emulator::check_register("raise_global_f32", value);
+  emulator::raise_float(emulator::issuer_here("raise_global_f32"), address, value);
+}
+
 static inline void store_global_u32(u16* address, u32 value) {
   FMHAGEN_COUNT("st.global");
   emulator::Issuer issuer = emulator::issuer_here("store_global_u32");
