@@ -123,8 +123,7 @@ class Kernel:
                     score of each query head, over batch and rows; begin with -inf. None keeps no
                     scores; several calls may share one tensor.
                 cu_seqlens_q, cu_seqlens_k: with spec.varlen, where the sequences begin, and the
-                    end, (B + 1,), int32 or int64.
-                    Over a cache cu_seqlens_q alone: cache_seqlens says how many keys there are.
+                    end, (B + 1,), int32 or int64; over a cache cu_seqlens_q alone.
                 seqused_q, seqused_k: rows of each sequence that count, (B,); the rows of O behind
                     them are not written.
                 max_seqlen_q, max_seqlen_k: ints, the most rows of a sequence; None means as many

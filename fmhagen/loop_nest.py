@@ -25,13 +25,15 @@ def loop_nest(plan: Plan) -> tuple[str, ...]:
 def _warp_specialised(plan: Plan) -> tuple[str, ...]:
     s, d, dv = plan.schedule, plan.spec.d, plan.spec.dv
     groups = "warpgroup" if s.consumers == 1 else "warpgroups"
+    registers = f"{s.producer_registers} registers a thread"
+    values = "by a warp of its own, cleared" if plan.cached else "one step behind K"
     return _flat(
         *_tiles(plan),
-        (1, "producer warp", f"{s.producer_registers} registers a thread"),
+        (1, "producer warps" if plan.cached else "producer warp", registers),
         (2, f"load Q[{s.tile_m}, {d}] -> SMEM_Q[{s.q_stages}]", "when O of that buffer has left"),
         (2, f"for key tile of {s.tile_n} keys, right to left:", _skipped(plan)),
         (3, f"load K[{s.tile_n}, {d}] -> SMEM_K[{s.stages}]", "when S of that buffer is complete"),
-        (3, f"load V[{s.tile_n}, {dv}] -> SMEM_V[{s.stages}]", "one step behind K"),
+        (3, f"load V[{s.tile_n}, {dv}] -> SMEM_V[{s.stages}]", values),
         (
             1,
             f"{s.consumers} consumer {groups} of {s.tile_m // s.consumers} rows",

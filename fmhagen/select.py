@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from fmhagen.choice import Choice, fits
 from fmhagen.rules.split_kv import choose_split_kv
 from fmhagen.rules.warp_specialised import choose_warp_specialised
@@ -74,7 +76,12 @@ def _choose_by_rules(spec: AttentionSpec, target: Target, query_hint: int | None
     }
     if spec.kv_cache and not is_prefill(spec, target, query_hint):
         return choose_split_kv(spec, target)
-    return table[MainLoop(target.main_loops[0])](spec, target)
+    choice = table[MainLoop(target.main_loops[0])](spec, target)
+    if not spec.kv_cache:
+        return choice
+    why = "packed queries over a cache" if spec.varlen else f"{PREFILL_ROWS} query rows or more"
+    why = f"{why}: tiles of many rows, whose K and V are copied from the cache by a warp each"
+    return dataclasses.replace(choice, reasons=(why, *choice.reasons))
 
 
 def is_prefill(spec: AttentionSpec, target: Target, query_hint: int | None) -> bool:

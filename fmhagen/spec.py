@@ -94,13 +94,14 @@ class AttentionSpec(Record):
         max_logit: a call may give `max_logit`, a number a query head, which is raised to the
             largest score that its softmax takes: scaled, after the score function, of visible
             keys, without the sink.
-        varlen: sequences packed along one axis, with cumulative lengths.
+        varlen: sequences packed along one axis, with cumulative lengths; over a cache the queries
+            alone.
         mask_mod: which keys a query sees, besides causal and window: a function of
             (b, h, q_idx, kv_idx), or its text form.
         score_mod: what becomes of a score after the scale, the cap and ALiBi: a function of
             (score, b, h, q_idx, kv_idx), or its text form.
         kv_cache: K and V are a cache of which each sequence has the first `cache_seqlens[b]` keys;
-            the queries of a call are the newest tokens. The kernel splits the keys among blocks.
+            the queries of a call are the newest tokens.
         page_size: keys a page of a paged key/value cache; None means contiguous. Implies kv_cache.
         kv_dtype: element type of K and V in a cache; None means `dtype`. 8-bit ones (e4m3, e5m2,
             int8) are widened to fp16 in registers, and so are Q and P.

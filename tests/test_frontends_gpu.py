@@ -207,6 +207,59 @@ def test_a_captured_decoding_step_appends_where_the_replay_says() -> None:
         assert used.tolist() == list(lengths)
 
 
+@pytest.mark.parametrize("page_size", [1, 3, 16, 64, 256])
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_captured_prefill_reads_the_cache_of_the_replay(page_size: int, is_packed: bool) -> None:
+    import torch
+
+    batch, room, rows, depth = 3, 768, 200, 128
+    width = room // page_size
+    pages = batch * width + 1
+    q = normal(batch, rows, 6, depth, seed=1)
+    k, v = (normal(pages, page_size, 2, depth, seed=s) for s in (2, 3))
+    lengths, table = (torch.zeros(n, dtype=torch.int32, device="cuda") for n in (3, (3, width)))
+    offsets = torch.arange(batch + 1, dtype=torch.int32, device="cuda") * rows
+    more: dict[str, Any] = {"cu_seqlens_q": offsets, "max_seqlen_q": rows} if is_packed else {}
+    q = q.flatten(0, 1) if is_packed else q
+    spec = AttentionSpec(causal=True, page_size=page_size, varlen=is_packed)
+
+    def call() -> Any:
+        return attention(
+            *(q, k, v),
+            cache_seqlens=lengths,
+            block_table=table,
+            causal=True,
+            return_lse=True,
+            **more,
+        )
+
+    call()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        o, lse = call()
+    generator = torch.Generator().manual_seed(5)
+    clean = k.clone(), v.clone()
+    for counts in ((0, 333, 768), (200, 1, 517)):
+        order = torch.randperm(pages - 1, generator=generator)
+        entries = torch.full((batch, width), 2_147_480_000, dtype=torch.int32)
+        is_used = torch.zeros(pages, page_size, dtype=torch.bool)
+        for b, count in enumerate(counts):
+            for i in range(-(-count // page_size)):
+                entries[b, i] = page = order[b * width + i]
+                is_used[page, : count - i * page_size] = True
+        hidden = ~is_used.cuda()[..., None, None]
+        for cache, source in zip((k, v), clean, strict=True):
+            cache.copy_(source.masked_fill(hidden, float("nan")))
+        lengths.copy_(torch.tensor(counts, dtype=torch.int32))
+        table.copy_(entries)
+        graph.replay()
+        torch.cuda.synchronize()
+        read = {"cache_seqlens": lengths, "block_table": table}
+        packing = {"cu_seqlens_q": offsets} if is_packed else {}
+        assert_right(spec, o, lse, q, k, v, **read, **packing)
+
+
 def test_front_ends_beside_pytorch() -> None:
     import torch
 

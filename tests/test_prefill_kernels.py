@@ -169,6 +169,12 @@ def test_wrong_lengths_and_tables_give_no_fault() -> None:
         wrong = np.array(lengths, np.int32)
         o = call(cache.q, cache.k, cache.v, cache_seqlens=wrong, block_table=table)
         assert not o.astype(np.float64).any()  # such pages read as zeros
+    for k, v, table in (
+        (cache.k, cache.v, np.zeros((2, 0), np.int32)),
+        (cache.k[:0], cache.v[:0], np.zeros((2, 3), np.int32)),
+    ):
+        o = call(cache.q, k, v, cache_seqlens=cache.lengths, block_table=table)
+        assert not o.astype(np.float64).any()
 
 
 def test_a_table_may_be_a_slice_of_another() -> None:

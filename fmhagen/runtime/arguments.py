@@ -111,7 +111,9 @@ class Arguments:
         rows = of_cache(spec) if reads_cache else PACKED if spec.varlen else ()
         largest = (MAX_LOGIT_TENSOR,) if spec.max_logit else ()
         self._own = (*((SINKS,) if spec.sink else ()), *largest, *rows)
-        self._numbers = (_NUMBERS[:1] if reads_cache else _NUMBERS) if spec.varlen else ()
+        self._numbers = _NUMBERS if spec.varlen else ()
+        if reads_cache:
+            self._numbers = (*self._numbers[:1], "num_splits")
         self._in_params = frozenset(slot.name for slot in self._slots if not slot.keyword)
         words = [slot.keyword for slot in self._slots if slot.keyword]
         self._known = frozenset(

@@ -35,13 +35,19 @@ class PrefillCalls(Calls):
     def _problem(self, views: Views, given: Given) -> Problem:
         table = given.tensors.get("block_table")
         packing = packing_of(self._spec, given)
-        return check_cache(self._spec, *views, table, packing).sizes
+        found = check_cache(self._spec, *views, table, packing)
+        # NOTE: a tensor map has one page where there is none, and entries could name it.
+        return found.sizes if found.pages else replace(found.sizes, seqlen_k=0)
 
     def _fit(self, launcher: Launcher, views: Views) -> Views:
         q, k, v = views
         return launcher.fit(q), launcher.fit_cache(k), launcher.fit_cache(v)
 
     def _values(self, problem: Problem, given: Given) -> Given:
+        splits = given.numbers.get("num_splits", 0)
+        if splits > 1:
+            limit = "many query rows are computed without a cut of the keys"
+            raise TensorError("num_splits", splits, limit, "leave num_splits out")
         table = given.tensors.get("block_table")
         stride = 0 if table is None or table.shape[0] < 2 else table.strides[0]
         more = {"capacity": problem.seqlen_k, "table_stride": stride}
@@ -59,12 +65,7 @@ class PrefillCalls(Calls):
     ) -> Any:
         if self._pick(view("q", q)).plan.split is not None:  # on a chip that has one main loop
             return self._cut(q, k, v, scale, out, return_lse, extras)
-        given: Any = {name: item for name, item in (extras or {}).items() if item is not None}
-        splits = given.pop("num_splits", None)
-        if splits not in (None, 0, 1):
-            limit = "many query rows are computed without a cut of the keys"
-            raise TensorError("num_splits", splits, limit, "leave num_splits out")
-        return super()._first(q, k, v, scale, out, return_lse, given)
+        return super()._first(q, k, v, scale, out, return_lse, extras)
 
 
 def kind_of_calls(plan: Plan) -> type[CacheCalls] | type[PrefillCalls]:
