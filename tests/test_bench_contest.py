@@ -104,9 +104,15 @@ def fake_peer(name: str, ms: float, *, error: float = 1e-3, **more: Any) -> Peer
 
 
 def fake_kernel(
-    spec: AttentionSpec, *, device: str, schedule: Schedule | None, seqlen_hint: int
+    spec: AttentionSpec,
+    *,
+    device: str,
+    schedule: Schedule | None,
+    seqlen_hint: int,
+    query_hint: int,
 ) -> Any:
     assert seqlen_hint == WORKLOAD.seqlen_k
+    assert query_hint == WORKLOAD.seqlen_q
     chosen = schedule or choose(spec, find_target("sm90")).schedule
     ms = 1.0 if chosen.ping_pong else 1.5
 

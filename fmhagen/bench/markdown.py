@@ -162,7 +162,7 @@ def _tflops(result: Result, name: str) -> str:
     if outcome is None:
         return _status(result, name)
     workload = result.workload
-    if workload.spec.kv_cache:
+    if workload.is_bound_by_memory:
         return f"{workload.cache_bytes / outcome.median_ms / 1e9:.2f} TB/s"
     return f"{outcome.tflops(workload):.0f}"
 

@@ -201,6 +201,7 @@ def _ours(entry: Entry, contest: Contest, ground: Ground, sets: Sequence[Any]) -
             device="cuda",
             schedule=entry.schedule,
             seqlen_hint=workload.seqlen_k,
+            query_hint=workload.seqlen_q,
         )
         kernel.load(0)
     except (Unsupported, ScheduleError, SpillError, CompileError) as error:

@@ -68,7 +68,9 @@ def variant(text: str, workload: Workload, target: Target) -> Entry:
     """Return the entry of a variant of a workload's default schedule, given as text."""
     changes = parse_changes(text)
     try:
-        default = choose(workload.spec, target, seqlen_hint=workload.seqlen_k).schedule
+        default = choose(
+            workload.spec, target, seqlen_hint=workload.seqlen_k, query_hint=workload.seqlen_q
+        ).schedule
         schedule: Schedule | None = changed(default, changes, target)
     except UnsupportedSpecError:
         schedule = None  # the contest refuses it with the reason
@@ -82,7 +84,9 @@ def ablations(workload: Workload, target: Target) -> tuple[Entry, ...]:
     """
     spec = workload.spec
     try:
-        default = choose(spec, target, seqlen_hint=workload.seqlen_k).schedule
+        default = choose(
+            spec, target, seqlen_hint=workload.seqlen_k, query_hint=workload.seqlen_q
+        ).schedule
     except UnsupportedSpecError:
         return ()
     entries = []

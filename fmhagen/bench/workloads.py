@@ -83,6 +83,11 @@ class Workload:
         return max(self.flops, self.cache_bytes * MACHINE_BALANCE)
 
     @property
+    def is_bound_by_memory(self) -> bool:
+        """Whether a call waits for its cache rather than for operations."""
+        return self.spec.kv_cache and self.work > self.flops
+
+    @property
     def input_sets(self) -> int:
         """Sets of tensors that calls rotate over, so that no cache holds what they read."""
         if not self.spec.kv_cache:
@@ -244,7 +249,30 @@ def decode() -> tuple[Workload, ...]:
     )
 
 
-SUITES = ("forward", "quick", "gqa", "latent", "decode", "host")
+def prefill() -> tuple[Workload, ...]:
+    """Return chunks of prompts over caches, heads 32/8, causal, contiguous and in pages."""
+    return tuple(
+        Workload(
+            spec=AttentionSpec(kv_cache=True, page_size=page_size, causal=True),
+            batch=batch,
+            heads=32,
+            heads_kv=8,
+            seqlen_q=rows,
+            seqlen_k=keys,
+        )
+        for page_size in (None, 1, 16, 64)
+        for batch, rows, keys in (
+            (1, 2048, 2048),
+            (1, 2048, 32768),
+            (1, 8192, 32768),
+            (8, 512, 8192),
+            (32, 64, 4096),
+            (32, 128, 4096),
+        )
+    )
+
+
+SUITES = ("forward", "quick", "gqa", "latent", "decode", "prefill", "host")
 
 
 def suite(name: str) -> tuple[Workload, ...]:
@@ -263,6 +291,8 @@ def suite(name: str) -> tuple[Workload, ...]:
         return latent()
     if name == "decode":
         return decode()
+    if name == "prefill":
+        return prefill()
     if name == "host":
         return host()
     limit = "must be one of " + ", ".join(SUITES)
