@@ -23,6 +23,33 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fetch:
+    """What a score function reads by the key: fetched for a unit of keys, ahead of its use.
+
+    Attributes:
+        name: of the numbers that a lane has of a unit, one a score.
+        ctype: their type.
+        lines: the statement that fetches number `at + i` for key `kv_idx`, indented.
+        use: what the use makes of one: a text with a place for it.
+        loads: how many elements are read for one.
+        clamps_key: a key indexes a tensor, so it must not be one behind the last.
+    """
+
+    name: str
+    ctype: str
+    lines: tuple[str, ...]
+    use: str
+    loads: int
+    clamps_key: bool
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """What stands for it in the score function of two keys."""
+        first, second = f"keys.{self.name}[at]", f"keys.{self.name}[at + 1]"
+        return self.use.format(first), self.use.format(second)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScorePart:
     """A part of a score function: what is done between two matrix instructions.
 
@@ -54,11 +81,23 @@ class ScorePair:
         factor: what the exponential multiplies its result by, log2(e) aside.
         positions: numbers that grow evenly with the key.
         parts: what is done one after the other; each takes what the one before it gave.
+        fetches: what it reads by the key, where that is fetched ahead of it.
     """
 
     factor: float
     positions: tuple[Position, ...]
     parts: tuple[ScorePart, ...]
+    fetches: tuple[Fetch, ...] = ()
+
+    @property
+    def fetched_loads(self) -> int:
+        """Elements that are fetched for one score."""
+        return sum(fetch.loads for fetch in self.fetches)
+
+    @property
+    def clamps_key(self) -> bool:
+        """Whether a key behind the last must not be fetched for."""
+        return any(fetch.clamps_key for fetch in self.fetches)
 
     @property
     def clks(self) -> tuple[int, ...]:

@@ -42,6 +42,23 @@ SCORES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"score_mod": "bias: bf16[2]; score + bias[h, q_idx - kv_idx + 300]"},
         {"params": {"bias": PARAMETERS.standard_normal((2, 600)).astype(BF16)}},
     ),
+    "elements_of_all_types": (
+        {
+            "score_mod": "kind: i64[1]; flag: bool[1]; half: f16[2]; level: u8[1]; table: f32[1];"
+            " own: i32[1]; where(flag[kv_idx], score * half[h, kv_idx],"
+            " score + table[kind[kv_idx]]) + f32(level[kv_idx] - own[q_idx] % 3) * 0.1"
+        },
+        {
+            "params": {
+                "kind": PARAMETERS.integers(-2, 9, 300),
+                "flag": PARAMETERS.integers(0, 2, 300).astype(bool),
+                "half": PARAMETERS.standard_normal((2, 300)).astype(np.float16),
+                "level": PARAMETERS.integers(0, 20, 300).astype(np.uint8),
+                "table": PARAMETERS.standard_normal(7).astype(np.float32),
+                "own": PARAMETERS.integers(0, 9, 300).astype(np.int32),
+            }
+        },
+    ),
     "temperature": (
         {"score_mod": "t: f32[1]; score * t[h]"},
         {"params": {"t": np.array([0.3, 1.7], np.float32)}},

@@ -1,5 +1,6 @@
 """The score function for two keys: what is packed, carried, folded and cut."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -8,8 +9,11 @@ from fmhagen.errors import UnsupportedSpecError
 from fmhagen.formula import score_of
 from fmhagen.lowering import lower
 from fmhagen.lowering.score_pair import make_score_pair
+from fmhagen.lowering.slot_check import check_slot_table
+from fmhagen.lowering.slot_draft import Shape
 from fmhagen.score_pair import ScorePair
 from fmhagen.select import choose, default_schedule
+from fmhagen.slots import FORMS
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import GFX942
 
@@ -80,6 +84,56 @@ def test_the_parts_of_a_pair_stand_apart() -> None:
     assert len(score) == 3 * 8
     for before, after in itertools.pairwise(score):
         assert before[1][1] != after[1][1]  # of another pair
+
+
+@pytest.mark.parametrize("head_dim", [64, 128, 256])
+def test_what_is_read_by_the_key_is_fetched_under_the_product_before(head_dim: int) -> None:
+    spec = AttentionSpec(head_dim=head_dim, score_mod="t: bf16[2]; score + t[h, kv_idx] * 2.0")
+    plan = lower(spec, default_schedule(spec, GFX942), GFX942)
+    assert plan.score_pair is not None
+    assert plan.slot_table is not None
+    assert not any("load_param" in line for part in plan.score_pair.parts for line in part.lines)
+    phases = (plan.slot_table.score_slots, plan.slot_table.value_slots)
+    counts = [sum(a.call == "fetch" for slot in slots for a in slot.atoms) for slots in phases]
+    assert counts == [plan.schedule.tile_n // 2 // 4, 0]
+
+
+def test_no_more_is_fetched_than_there_are_registers_for() -> None:
+    names = [f"t{i}" for i in range(9)]
+    declared = "".join(f"{name}: f32[1]; " for name in names)
+    read = " + ".join(f"{name}[kv_idx]" for name in names)
+    spec = AttentionSpec(head_dim=128, score_mod=f"{declared}score * ({read})")
+    plan = lower(spec, default_schedule(spec, GFX942), GFX942)
+    assert plan.score_pair is not None
+    assert 0 < len(plan.score_pair.fetches) < 9
+    lines = [line for part in plan.score_pair.parts for line in part.lines]
+    rest = 9 - len(plan.score_pair.fetches)
+    assert sum(line.count("load_param") for line in lines) == 2 * rest
+
+
+def test_a_table_that_fetches_too_late_is_refused() -> None:
+    spec = AttentionSpec(head_dim=64, score_mod="t: f32[1]; score + t[kv_idx]")
+    table = lower(spec, default_schedule(spec, GFX942), GFX942).slot_table
+    assert table is not None
+    slots = tuple(
+        dataclasses.replace(slot, atoms=tuple(a for a in slot.atoms if a.call != "fetch"))
+        for slot in table.score_slots
+    )
+    shape = Shape(
+        form=FORMS["32x32x8"],
+        unit=32,
+        depth_steps=4,
+        value_blocks=2,
+        key_pieces=1,
+        value_pieces=1,
+        value_keys=4,
+        round_clk=4,
+        prefetch=3,
+        score_clks=(8,),
+        fetched_loads=1,
+    )
+    with pytest.raises(ValueError, match="before what it reads is fetched"):
+        check_slot_table(shape, dataclasses.replace(table, score_slots=slots))
 
 
 @pytest.mark.parametrize("head_dim", [64, 128, 256])

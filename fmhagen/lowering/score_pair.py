@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from fmhagen.expr.cxx import text_of, wrapped
 from fmhagen.expr.cxx_place import place_names
 from fmhagen.expr.naming import names_of
-from fmhagen.expr.nodes import Node, Type, walk
+from fmhagen.expr.nodes import Node, Type
+from fmhagen.lowering.score_fetch import fetched_nodes, make_fetches, nodes_outside
 from fmhagen.lowering.score_split import Statement, split_score
 from fmhagen.lowering.score_terms import (
     PRODUCT,
@@ -33,7 +34,7 @@ from fmhagen.lowering.score_terms import (
     without_factor,
 )
 from fmhagen.lowering.slot_score import RAISE_CLK, VECTOR_CLK, one_clk
-from fmhagen.score_pair import Position, ScorePair
+from fmhagen.score_pair import Fetch, Position, ScorePair
 
 _LOG2_E = 1.4426950408889634
 # Functions of a pair: by what their operand is multiplied before, and what they cost then.
@@ -41,19 +42,22 @@ _OF_PAIRS = {
     "exp": ("exp2_pair", _LOG2_E, 2 * RAISE_CLK),
     "exp2": ("exp2_pair", 1.0, 2 * RAISE_CLK),
 }
-_WORDS = ("raw", "score", "kv_idx", "q_idx", "params", "place", "key", "row", "keys")
+_WORDS = ("raw", "score", "kv_idx", "q_idx", "params", "place", "key", "row", "keys", "at")
 
 
-def make_score_pair(score: Node, mask: Node | None) -> ScorePair:
+def make_score_pair(score: Node, mask: Node | None, *, fetches: int = 0) -> ScorePair:
     """Print a score function for a pair of keys.
 
     Args:
         score: the score function.
         mask: the mask, which shares the place of a tile of work with it.
+        fetches: how many of the elements that it reads by the key are fetched ahead of it.
     """
     factor, inner = without_factor(score)
     members = place_names(*(node for node in (mask, score) if node is not None))
-    printer = _Printer(root=inner, members=members)
+    nodes = fetched_nodes(inner)[:fetches]
+    fetched = make_fetches(nodes, members, {*_WORDS, *members.values()})
+    printer = _Printer(root=inner, members=members, fetched=fetched)
     result = printer.pair(inner)[0]
     if not is_paired(inner):
         result = f"f32x2{{{result}, {result}}}"
@@ -71,6 +75,7 @@ def make_score_pair(score: Node, mask: Node | None) -> ScorePair:
         factor=factor,
         positions=positions,
         parts=split_score(tuple(printer.lines), (result, printer.clk), positions),
+        fetches=tuple(fetched.values()),
     )
 
 
@@ -78,6 +83,7 @@ def make_score_pair(score: Node, mask: Node | None) -> ScorePair:
 class _Printer:
     root: Node
     members: dict[Node, str]
+    fetched: dict[Node, Fetch]
     lines: list[Statement] = field(default_factory=list)
     positions: list[tuple[str, str]] = field(default_factory=list)
     clk: int = 0
@@ -86,9 +92,15 @@ class _Printer:
 
     def __post_init__(self) -> None:
         """Print a statement for what is used twice, taken apart or not packed, operands first."""
-        nodes = [node for node in walk(self.root) if is_paired(node)]
-        self._define_loads()
+        reached = nodes_outside(self.root, self.fetched)
+        nodes = [node for node in reached if is_paired(node) and node not in self.fetched]
+        self._define_loads(reached)
         self.singles = (dict(self.members), dict(self.members))
+        for node, fetch in self.fetched.items():
+            self.singles[0][node], self.singles[1][node] = fetch.texts
+            self.clk += 0 if fetch.use == "{}" else 2 * VECTOR_CLK
+            if node.type == Type.F32:
+                self.pairs[node] = f"f32x2{{{', '.join(fetch.texts)}}}"
         for node in nodes:
             if node.op == "leaf" and node.value == "kv_idx":
                 self.singles[0][node], self.singles[1][node] = "kv_idx", "(kv_idx + 1)"
@@ -99,11 +111,11 @@ class _Printer:
             if node in named:
                 self._define(node, "score" if is_score(node) else names[node])
 
-    def _define_loads(self) -> None:
+    def _define_loads(self, reached: tuple[Node, ...]) -> None:
         """Read what is the same for all keys of a row, ahead of what may be left out."""
         loads = tuple(
             node
-            for node in walk(self.root)
+            for node in reached
             if node.op == "load" and not is_paired(node) and node not in self.members
         )
         self.members = dict(self.members)
@@ -118,7 +130,7 @@ class _Printer:
             for arg in node.args:
                 uses[arg] = uses.get(arg, 0) + 1
             if node.type != Type.F32 or not (is_packed(node) or node.op in (*_OF_PAIRS, "tanh")):
-                apart |= set(numbers_of(node))
+                apart |= {number for number in numbers_of(node) if number in nodes}
         return {
             node
             for node in nodes

@@ -117,13 +117,18 @@ def _check_scores(shape: Shape, lines: list[_Line]) -> None:
     """A score is whole before the score function begins, and through with it before its maximum."""
     parts = len(shape.score_clks)
     done: dict[tuple[str, ...], int] = {}
+    fetched: set[tuple[str, ...]] = set()
     for place, (slot, atom) in enumerate(lines):
+        if atom.call == "fetch":
+            fetched.add(atom.arguments[3:])
         if atom.call == "modify" or atom.call.startswith("begin_score"):
             pair = atom.arguments[:2]
             part = parts - 1 if atom.call == "modify" else int(atom.call.rpartition("_")[2])
             if done.get(pair, 0) != part:
                 raise ValueError(f"slot {slot}: {atom} out of order")
             done[pair] = part + 1
+            if shape.fetched_loads and atom.arguments[5:7] not in fetched:
+                raise ValueError(f"slot {slot}: {atom} before what it reads is fetched")
             if place < _last_product(lines, pair[0]):
                 raise ValueError(f"slot {slot}: {atom} before the scores are whole")
         if atom.call == "track_maximum" and done.get(atom.arguments[1:], 0) != parts:

@@ -23,6 +23,7 @@ class Shape:
         prefetch: fragments that reads of LDS run ahead.
         walks: whether units are found one by one, rather than one behind the other.
         score_clks: vector work of the score function for two scores, part by part.
+        fetched_loads: elements that are fetched ahead of the score function, for one score.
     """
 
     form: MatrixForm
@@ -36,6 +37,7 @@ class Shape:
     prefetch: int
     walks: bool = False
     score_clks: tuple[int, ...] = ()
+    fetched_loads: int = 0
 
     @property
     def score_clk(self) -> int:

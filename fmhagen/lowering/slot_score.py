@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fmhagen.lowering.slot_draft import Shape
+from fmhagen.lowering.slot_draft import Draft, Shape
 from fmhagen.slots import Atom
 
 VECTOR_CLK = 4  # a vector instruction of 64 lanes, also a packed one
@@ -57,15 +57,14 @@ def score_atoms(shape: Shape, latest: int) -> list[tuple[int, Atom]]:
 
 def _score_atom(shape: Shape, pair: int, part: int, latest: int) -> Atom:
     block, element = divmod(2 * pair, shape.form.rows**2 // 64)
-    eight = pair // 4
-    key = eight // shape.form.lane_rows * shape.form.span + pair % 4 * 2
+    row, key = _row_and_key(shape, pair)
     is_last = part == len(shape.score_clks) - 1
     before = (f"score_{pair}",) if part else ()
     return Atom(
         call="modify" if is_last else f"begin_score_{part}",
         arguments=(
             *(f"s_next[{block}]", str(element), "params", "visible", "keys"),
-            *(str(eight % shape.form.lane_rows), str(key)),
+            *(row, key),
             *before,
         ),
         result="" if is_last else f"{'' if part else 'f32x2 '}score_{pair}",
@@ -73,3 +72,21 @@ def _score_atom(shape: Shape, pair: int, part: int, latest: int) -> Atom:
         clk=shape.score_clks[part],
         latest=latest,
     )
+
+
+def place_fetches(shape: Shape, draft: Draft, second: int) -> None:
+    """Place the reads of what the score function takes by the key, at an even pace in S = Q K^T."""
+    pairs = shape.unit // 4 if shape.fetched_loads else 0
+    for pair in range(pairs):
+        row, key = _row_and_key(shape, pair)
+        clk = 2 * shape.fetched_loads * one_clk("load")
+        arguments = ("keys", "params", "visible", row, key)
+        atom = Atom(call="fetch", arguments=arguments, clk=clk, is_memory=True)
+        draft.put(pair * second // pairs, atom)
+
+
+def _row_and_key(shape: Shape, pair: int) -> tuple[str, str]:
+    """Return the lane's row that a pair of scores is of, and its first key, behind the lane's."""
+    eight = pair // 4
+    rows = shape.form.lane_rows
+    return str(eight % rows), str(eight // rows * shape.form.span + pair % 4 * 2)

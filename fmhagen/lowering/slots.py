@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 
 from fmhagen.lowering.slot_draft import Draft, Shape
+from fmhagen.lowering.slot_score import place_fetches
 from fmhagen.lowering.slot_softmax import place_vector_work
 from fmhagen.lowering.slot_staging import place_staging
 from fmhagen.slots import Atom, Slot, SlotTable
@@ -44,6 +45,7 @@ def make_slot_table(shape: Shape) -> SlotTable:
     draft.put(barrier, Atom(call="block_barrier"))
     ahead = _place_reads(shape, draft, ring, barrier)
     place_staging(shape, draft, second, barrier)
+    place_fetches(shape, draft, second)
     place_vector_work(shape, draft, second)
     slots = tuple(Slot(matrix=matrix[i], atoms=_issue_order(draft.atoms[i])) for i in range(total))
     table = SlotTable(

@@ -6,13 +6,16 @@ of another group of waves. They have in common how units lie in LDS and who hold
 
 from __future__ import annotations
 
+import contextlib
 import math
 
 from fmhagen.errors import ScheduleError
+from fmhagen.expr.nodes import Node
 from fmhagen.formula import mask_of, score_of
 from fmhagen.grid import GridFormula
 from fmhagen.lowering.common import symbol_of
 from fmhagen.lowering.language import lower_language
+from fmhagen.lowering.score_fetch import fetched_nodes
 from fmhagen.lowering.score_pair import make_score_pair
 from fmhagen.lowering.slot_draft import Shape
 from fmhagen.lowering.slot_score import VECTOR_CLK
@@ -79,7 +82,7 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
     form = FORMS[schedule.matrix]
     language = lower_language(spec)
     score = score_of(spec)
-    pair = None if score is None else make_score_pair(score, mask_of(spec))
+    pair = None if score is None else _score_pair(spec, score, schedule, target, staging)
     shape = Shape(
         form=form,
         unit=schedule.tile_n // 2,
@@ -92,20 +95,15 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         prefetch=schedule.prefetch,
         walks=not language.right_only,
         score_clks=() if pair is None else pair.clks,
+        fetched_loads=0 if pair is None else pair.fetched_loads,
     )
     try:
         table = make_turns_table(shape) if has_two_groups else make_slot_table(shape)
     except ValueError as error:
         hint = "use a smaller prefetch"
         raise ScheduleError("prefetch", schedule.prefetch, str(error), hint) from error
-    waves_per_simd = _waves_per_simd(
-        spec,
-        schedule,
-        target,
-        staging,
-        table.fragments,
-        0 if pair is None else len(pair.positions),
-    )
+    own = 0 if pair is None else _score_registers(pair, shape.unit)
+    waves_per_simd = _waves_per_simd(spec, schedule, target, staging, table.fragments, own)
     if has_two_groups and shape.walks:
         limit = "goes over all keys, or over those up to a last one; this mask leaves others out"
         raise ScheduleError("main_loop", str(schedule.main_loop), limit, _PIPELINED)
@@ -190,6 +188,32 @@ def _score_log2(pair: ScorePair) -> Constant:
     )
 
 
+def _score_registers(pair: ScorePair, unit: int) -> int:
+    return SCORE_REGISTERS * len(pair.positions) + unit // 2 * len(pair.fetches)
+
+
+def _score_pair(
+    spec: AttentionSpec, score: Node, schedule: Schedule, target: Target, staging: Staging
+) -> ScorePair:
+    """Print the score function; what it reads by the key is fetched ahead where registers allow."""
+    mask = mask_of(spec)
+    plain = make_score_pair(score, mask)
+    if schedule.main_loop == MainLoop.WAVE_PING_PONG:
+        return plain  # NOTE: the softmax stands apart from the products there, under which to fetch
+
+    def waves(pair: ScorePair) -> int:
+        registers = _score_registers(pair, schedule.tile_n // 2)
+        fragments = schedule.prefetch + 2  # at most
+        return _waves_per_simd(spec, schedule, target, staging, fragments, registers)
+
+    for fetches in range(len(fetched_nodes(score)), 0, -1):
+        pair = make_score_pair(score, mask, fetches=fetches)
+        with contextlib.suppress(ScheduleError):
+            if waves(pair) == waves(plain):
+                return pair
+    return plain
+
+
 def _check_shape(schedule: Schedule) -> None:
     if schedule.consumers not in (1, 2, 4, 8):
         raise ScheduleError("consumers", schedule.consumers, "must be 1, 2, 4 or 8 waves")
@@ -242,7 +266,7 @@ def _waves_per_simd(
     target: Target,
     staging: Staging,
     fragments: int,
-    positions: int,
+    score_registers: int,
 ) -> int:
     """Return how many waves a SIMD holds, by the registers that they need.
 
@@ -255,7 +279,7 @@ def _waves_per_simd(
     staged = 4 * staging.k_pieces + staging.v_keys * staging.v_pieces
     places = 2 * staging.k_pieces + (staging.v_keys + 2) * staging.v_pieces + 4 + unit // 16
     need = operands + staged + places + _spare_registers(spec, schedule)
-    need += SCORE_REGISTERS * positions
+    need += score_registers
     least = -(-schedule.consumers // SIMDS)
     waves = max(least, min(2, target.max_registers_per_thread // need))
     available = target.max_registers_per_thread // waves

@@ -220,6 +220,14 @@ static inline f32 load_param_bf16(const void* base, i64 index) {
   return emulator::float_of_bf16(load_param<u16>("load_param_bf16", base, index));
 }
 
+static inline i32 load_param_u16(const void* base, i64 index) {
+  return load_param<u16>("load_param_u16", base, index);
+}
+
+static inline f32 widened_bf16(i32 bits) { return emulator::float_of_bf16(static_cast<u16>(bits)); }
+
+static inline f32 widened_f16(i32 bits) { return emulator::float_of_f16(static_cast<u16>(bits)); }
+
 static inline i32 load_param_i32(const void* base, i64 index) {
   return load_param<i32>("load_param_i32", base, index);
 }

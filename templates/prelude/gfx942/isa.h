@@ -330,6 +330,21 @@ FMHAGEN_DEVICE i32 load_param_i64(const void* base, i64 index) {
   return static_cast<i32>(((const __attribute__((address_space(4))) i64*)base)[index]);
 }
 
+// The bits of a 16-bit element (global_load_ushort).
+FMHAGEN_DEVICE i32 load_param_u16(const void* base, i64 index) {
+  return ((const __attribute__((address_space(4))) u16*)base)[index];
+}
+
+// The number that 16 bits say in bf16 (v_lshlrev_b32).
+FMHAGEN_DEVICE f32 widened_bf16(i32 bits) {
+  return __builtin_bit_cast(f32, bits << 16);
+}
+
+// The number that 16 bits say in fp16 (v_cvt_f32_f16).
+FMHAGEN_DEVICE f32 widened_f16(i32 bits) {
+  return static_cast<f32>(__builtin_bit_cast(_Float16, static_cast<u16>(bits)));
+}
+
 // The same of u8 or bool (global_load_ubyte).
 FMHAGEN_DEVICE i32 load_param_u8(const void* base, i64 index) {
   return ((const __attribute__((address_space(4))) u8*)base)[index];
