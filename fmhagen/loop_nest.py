@@ -127,21 +127,25 @@ def _split_kv(plan: Plan) -> tuple[str, ...]:
     assert split is not None
     pages = f", pages of {plan.spec.page_size} keys" if split.is_paged else ""
     how = "copy engine" if split.uses_bulk_copies else "lanes"
+    load = f"load K, V[{s.tile_n}, {d}, {dv}] -> ring[{s.stages}]", f"by the {how}{pages}"
+    if split.uses_registers:
+        load = f"load K, V[{s.tile_n}, {d}, {dv}] -> registers", f"of the tile after this{pages}"
+    warps = "waves" if split.uses_registers else "warps"
     return _flat(
         (0, "cut the steps of all sequences", f"by cache_seqlens, {split.step_keys} keys a step"),
         (0, "for run of steps in this group's share:", "of one sequence"),
         (1, f"load Q[{s.tile_m}, {d}] -> registers", f"{s.tile_m} query rows: queries x heads"),
         (
             1,
-            f"each of {s.consumers} warps, for key tile of {s.tile_n} keys:",
+            f"each of {s.consumers} {warps}, for key tile of {s.tile_n} keys:",
             "every step, one each",
         ),
-        (2, f"load K, V[{s.tile_n}, {d}, {dv}] -> ring[{s.stages}]", f"by the {how}{pages}"),
+        (2, *load),
         (2, "S = Q K^T", ""),
         (2, "O, l = alpha * (O, l)", "only when a row maximum grew by more than 2^8"),
         (2, "P = exp2(scale_log2 * S - reference)", "l = l + rowsum(P)"),
         (2, "O = O + P V", "P stays in registers"),
-        (1, "merge O, l of the warps", "through their rings"),
+        (1, f"merge O, l of the {warps}", "through shared memory"),
         (1, "O, LSE", "if the run is all of its sequence"),
         (1, "else partial O, LSE -> workspace", ""),
         (0, "second kernel: add up the parts of each row", "of sequences that were cut"),

@@ -232,7 +232,6 @@ class Plan:
             threads=self.split.combine_threads,
             shared=(),
             shared_bytes=self.split.combine_shared_bytes,
-            is_dependent=True,
         )
 
     @property

@@ -33,10 +33,15 @@ class Rescale(StrEnum):
 
 
 class Copy(StrEnum):
-    """How K and V reach shared memory: in `bulk`, by the copy engine, or as a `gather` by lanes."""
+    """How K and V reach a split_kv loop.
+
+    Into shared memory in `bulk`, by the copy engine, or as a `gather` by lanes; or `direct`ly into
+    the registers that matrix instructions read.
+    """
 
     BULK = "bulk"
     GATHER = "gather"
+    DIRECT = "direct"
 
 
 class Store(StrEnum):

@@ -6,9 +6,10 @@ import dataclasses
 
 from fmhagen.choice import Choice, fits
 from fmhagen.rules.split_kv import choose_split_kv
+from fmhagen.rules.split_kv_waves import choose_split_kv_waves
 from fmhagen.rules.warp_specialised import choose_warp_specialised
 from fmhagen.rules.waves import choose_wave_pipelined
-from fmhagen.schedule import MainLoop, Schedule
+from fmhagen.schedule import Copy, MainLoop, Schedule
 from fmhagen.schedules import Row, find_row, shipped_rows
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
@@ -75,7 +76,8 @@ def _choose_by_rules(spec: AttentionSpec, target: Target, query_hint: int | None
         MainLoop.WAVE_PIPELINED: choose_wave_pipelined,
     }
     if spec.kv_cache and not is_prefill(spec, target, query_hint):
-        return choose_split_kv(spec, target)
+        is_direct = target.cache_copies == (Copy.DIRECT,)
+        return (choose_split_kv_waves if is_direct else choose_split_kv)(spec, target)
     choice = table[MainLoop(target.main_loops[0])](spec, target)
     if not spec.kv_cache:
         return choice

@@ -30,6 +30,8 @@ class SplitPlan:
         combine_shared_bytes: shared memory of one of its blocks.
         is_paged: K and V lie in pages that a block table names.
         uses_bulk_copies: K and V are copied by the copy engine, else by the lanes.
+        uses_registers: K and V are loaded straight into registers.
+        lanes: threads of a warp or wave.
         step_keys: keys of one step of a block; sequences are cut at multiples of it.
         piece_rows: rows of one copy of the copy engine; a divisor of the page.
         bands: of the mask.
@@ -58,6 +60,8 @@ class SplitPlan:
     combine_shared_bytes: int
     is_paged: bool
     uses_bulk_copies: bool
+    uses_registers: bool
+    lanes: int
     step_keys: int
     piece_rows: int
     bands: tuple[SplitBand, ...]
@@ -85,6 +89,26 @@ class SplitPlan:
     def has_o_factor(self) -> bool:
         """Whether O is multiplied by a factor at the end."""
         return self.scales_heads or self.scales_tokens
+
+    @property
+    def clear_call(self) -> str:
+        """The function that sets all of an array to zero."""
+        return "set_to_zero" if self.uses_registers else "clear"
+
+    @property
+    def lanes_bytes(self) -> int:
+        """Bytes that a warp writes at once, 16 a lane."""
+        return 16 * self.lanes
+
+    @property
+    def widens_queries(self) -> bool:
+        """Whether Q is bf16 and multiplied as fp16."""
+        return self.is_small and self.is_bf16
+
+    @property
+    def row_place(self) -> str:
+        """What the range of keys of one row is asked with."""
+        return "row_place" if self.heads_differ else "place"
 
     @property
     def has_several_bands(self) -> bool:

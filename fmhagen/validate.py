@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 SUPPORTED_DTYPES = ("bf16", "fp16")
 SMALL_DTYPES = ("e4m3", "e5m2", "int8")
+ROUNDINGS_OF_CACHES = ("auto", "rtne")
 
 
 def check_meaning(spec: AttentionSpec) -> None:
@@ -194,11 +195,13 @@ RULES: tuple[Rule, ...] = (
     Rule(
         field="p_rounding",
         holds=lambda spec, target: (
-            spec.p_rounding in target.p_roundings
+            spec.p_rounding in (ROUNDINGS_OF_CACHES if spec.kv_cache else target.p_roundings)
             and (spec.dtype != "fp16" or spec.p_rounding != "rtna")
         ),
         limit=lambda target: (
-            "supported are " + " and ".join(target.p_roundings) + "; rtna for bf16 alone"
+            "supported are "
+            + " and ".join(target.p_roundings)
+            + "; rtna for bf16 alone, auto and rtne alone for a cache"
         ),
         suggestion=lambda spec, target: "use p_rounding='auto'",
     ),

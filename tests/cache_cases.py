@@ -18,6 +18,16 @@ DTYPES: dict[str, Any] = {
     "e5m2": ml_dtypes.float8_e5m2,
     "int8": np.int8,
 }
+FNUZ: dict[str, Any] = {
+    "e4m3": ml_dtypes.float8_e4m3fnuz,
+    "e5m2": ml_dtypes.float8_e5m2fnuz,
+}
+
+
+def cache_type(spec: AttentionSpec, target: str) -> Any:
+    """Return the NumPy type of the elements of a cache as a target reads them."""
+    types = DTYPES | FNUZ if target == "gfx942" else DTYPES
+    return types[spec.cache_dtype]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,10 +64,11 @@ def make_cache(
     seed: int = 0,
     spread: float = 1.0,
     room: int = 0,
+    target: str = "sm90",
 ) -> Cache:
     """Fill a cache at random, its pages in random order; `room` more keys fit each sequence."""
     rng = np.random.default_rng(seed)
-    dtype = DTYPES[spec.cache_dtype]
+    dtype = cache_type(spec, target)
     d, dv, page = spec.d, spec.dv, spec.page_size
     batch = len(lengths)
 

@@ -24,10 +24,12 @@ PLAIN = AttentionSpec(kv_cache=True)
 
 
 @functools.cache
-def kernel(spec: AttentionSpec, seed: int = 0, compute_units: int = 4) -> Kernel:
+def kernel(
+    spec: AttentionSpec, seed: int = 0, compute_units: int = 4, target: str = "sm90"
+) -> Kernel:
     """Compile for the emulator; units enough that blocks of several groups meet sequences."""
     options = EmulatorOptions(seed=seed, compute_units=compute_units, optimisation="O0")
-    return compile_kernel(spec, device="emulator", emulator=options)
+    return compile_kernel(spec, device="emulator", emulator=options, target=target)
 
 
 def run(
@@ -37,10 +39,11 @@ def run(
     seed: int = 0,
     compute_units: int = 4,
     num_splits: int | None = None,
+    target: str = "sm90",
     **more: Any,
 ) -> tuple[Any, Any]:
     """Call the kernel and check what it gives; `more` goes to the reference, too."""
-    o, lse = kernel(spec, seed, compute_units)(
+    o, lse = kernel(spec, seed, compute_units, target)(
         cache.q,
         cache.k,
         cache.v,

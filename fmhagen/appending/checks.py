@@ -160,8 +160,8 @@ def _element_types(
             limit = "rows of 8 bits are copied as they are, and cannot be rotated"
             hint = "give rows of 16 bits: they are rotated, then rounded to the cache's type"
             raise TensorError("k", first.dtype, limit, hint)
-    elif first.dtype in ROW_TYPES and cache.dtype in tuple(SmallDType):
-        return RowDType(first.dtype), SmallDType(cache.dtype)
+    elif first.dtype in ROW_TYPES and cache.dtype.removesuffix("fnuz") in tuple(SmallDType):
+        return RowDType(first.dtype), SmallDType(cache.dtype.removesuffix("fnuz"))
     limit = f"rows of the cache's type, {cache.dtype}, or of 16 bits for a cache of 8"
     raise TensorError("k", first.dtype, f"must be {limit}", "convert them")
 

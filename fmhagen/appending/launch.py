@@ -10,15 +10,16 @@ from typing import Any
 
 from fmhagen.appending.checks import AppendTensors
 from fmhagen.appending.plan import AppendPlan, lower_append, source_of
-from fmhagen.appending.spec import VECTOR_BYTES, AppendSpec, widest_vector
+from fmhagen.appending.spec import VECTOR_BYTES, AppendSpec, SmallDType, widest_vector
 from fmhagen.compile.driver import compile_source
+from fmhagen.errors import TensorError
 from fmhagen.kernel_plan import KernelPlan
 from fmhagen.merging.memory import ranges_meet
 from fmhagen.runtime.base import Backend, Loaded, Memories, refuse_in_capture
 from fmhagen.runtime.devices import TARGET_OF_MEMORY, gpu_backend
 from fmhagen.runtime.launch_values import Value
 from fmhagen.runtime.tensors import Memory, TensorView
-from fmhagen.targets import TARGETS, find_target
+from fmhagen.targets import TARGETS, Target, find_target
 
 MAX_LAUNCHES = 256
 
@@ -124,6 +125,7 @@ def prepare(
     cache = given["k_cache"]
     chip = target or TARGET_OF_MEMORY.get(cache.memory, TARGETS[0].name)
     plan = _plan(spec, find_target(chip).name)
+    _check_kind(spec, cache, plan.target)
     backend = backend_of(cache.memory)
     loaded = _ready(plan, cache.memory, cache.device, backend.stream(cache))
     new_rows = tensors.batch * tensors.rows * tensors.heads_kv
@@ -170,6 +172,16 @@ def prepare(
         alignment=min(VECTOR_BYTES, 4 * spec.vector),
         stream=stream,
     )
+
+
+def _check_kind(spec: AppendSpec, cache: TensorView, target: Target) -> None:
+    """Refuse 8-bit floats of the kind that the target does not have."""
+    if spec.cache_dtype in (None, SmallDType.INT8):
+        return
+    kind = f"{spec.cache_dtype}{target.float8_kind}"
+    if cache.dtype != kind:
+        limit = f"rows are rounded to {kind} on {target.name}"
+        raise TensorError("k_cache", cache.dtype, limit, "nothing is reinterpreted")
 
 
 def memories_of(tensors: AppendTensors, outputs: tuple[TensorView, ...]) -> Memories:

@@ -227,7 +227,9 @@ def _kernel(
         kv_cache=True,
         varlen=is_packed,
         page_size=page_size,
-        kv_dtype=None if small == own else DType(small),
+        kv_dtype=None if small == own else DType(small.removesuffix("fnuz")),
         kv_scale=CacheScale.HEAD if scaled else CacheScale.NONE,
     )
-    return compile_kernel(spec, target=target, query_hint=PREFILL_ROWS if many else None)
+    kind = "fnuz" if small.endswith("fnuz") else None
+    of_kind = next((chip.name for chip in TARGETS if chip.float8_kind == kind), None)
+    return compile_kernel(spec, target=target or of_kind, query_hint=PREFILL_ROWS if many else None)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from fmhagen.errors import ScheduleError
 from fmhagen.lowering.split_kv import lower_split_kv
+from fmhagen.lowering.split_kv_waves import lower_split_kv_waves
 from fmhagen.lowering.warp_specialised import lower_warp_specialised
 from fmhagen.lowering.wave_interleaved import lower_wave_interleaved
 from fmhagen.lowering.wave_pipelined import lower_wave_pipelined
 from fmhagen.plan import Plan
-from fmhagen.schedule import MainLoop, Matrix, Schedule
+from fmhagen.schedule import Copy, MainLoop, Matrix, Schedule
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 from fmhagen.validate import check_support
@@ -38,19 +39,20 @@ def lower(spec: AttentionSpec, schedule: Schedule, target: Target) -> Plan:
     if schedule.matrix != Matrix.WIDE and schedule.main_loop not in _WITH_MATRIX_FORMS:
         limit = f"is a choice of {', '.join(_WITH_MATRIX_FORMS)} alone"
         raise ScheduleError("matrix", str(schedule.matrix), limit, "leave matrix out")
-    _check_cache(spec, schedule)
+    _check_cache(spec, schedule, target)
+    splits = lower_split_kv_waves if schedule.copy == Copy.DIRECT else lower_split_kv
     table = {
         MainLoop.WARP_SPECIALISED: lower_warp_specialised,
         MainLoop.WAVE_INTERLEAVED: lower_wave_interleaved,
         MainLoop.WAVE_PIPELINED: lower_wave_pipelined,
         MainLoop.WAVE_PING_PONG: lower_wave_pipelined,
-        MainLoop.SPLIT_KV: lower_split_kv,
+        MainLoop.SPLIT_KV: splits,
     }
     return table[schedule.main_loop](spec, schedule, target)
 
 
-def _check_cache(spec: AttentionSpec, schedule: Schedule) -> None:
-    """Refuse a main loop that does not read what the spec's keys and values lie in.
+def _check_cache(spec: AttentionSpec, schedule: Schedule, target: Target) -> None:
+    """Refuse a main loop, or copies, that do not read what the spec's keys and values lie in.
 
     Raises:
         ScheduleError: says which does.
@@ -68,6 +70,10 @@ def _check_cache(spec: AttentionSpec, schedule: Schedule) -> None:
     if schedule.main_loop not in loops:
         limit = f"a spec with kv_cache=True has the main loops {', '.join(loops)}"
         raise ScheduleError("main_loop", str(schedule.main_loop), limit)
+    if schedule.main_loop == MainLoop.SPLIT_KV and schedule.copy not in target.cache_copies:
+        limit = f"on {target.name} it must be {' or '.join(target.cache_copies)}"
+        hint = f"use copy={target.cache_copies[0]!r}"
+        raise ScheduleError("copy", str(schedule.copy), limit, hint)
 
 
 __all__ = ["lower"]

@@ -39,7 +39,7 @@ from fmhagen.spec import AttentionSpec, CacheScale, DType
 from fmhagen.split_plan import SplitBand, SplitPlan
 from fmhagen.targets import Target
 
-_ELEMENTS = {DType.BF16: "bf16", DType.FP16: "f16"}
+ELEMENTS = {DType.BF16: "bf16", DType.FP16: "f16"}
 SPARE_REGISTERS = 64  # addresses, row statistics, loop state and operands of a thread
 
 
@@ -64,7 +64,7 @@ def lower_split_kv(spec: AttentionSpec, schedule: Schedule, target: Target) -> P
         )
     language = lower_language(spec)
     params, params_bytes = pack_params(param_fields(spec, schedule) + language.fields)
-    symbol = _symbol(spec, schedule, target)
+    symbol = cache_symbol(spec, schedule, target)
     return Plan(
         spec=spec,
         schedule=schedule,
@@ -85,18 +85,22 @@ def lower_split_kv(spec: AttentionSpec, schedule: Schedule, target: Target) -> P
             per_compute_unit=schedule.blocks_per_unit,
         ),
         matrix_shapes=(),
-        element=_ELEMENTS[spec.dtype] if spec.kv_dtype is None else "f16",
+        element=ELEMENTS[spec.dtype] if spec.kv_dtype is None else "f16",
         causal=spec.causal,
         top_left=spec.causal and spec.anchor == "top_left",
         conditional_rescale=True,
         heads_in_l2_bytes=0,
         language=language,
         is_dependent=True,
-        split=_split(spec, schedule, symbol, language),
+        split=split_of(spec, schedule, target, symbol, language),
     )
 
 
-def _split(spec: AttentionSpec, schedule: Schedule, symbol: str, language: Language) -> SplitPlan:
+def split_of(
+    spec: AttentionSpec, schedule: Schedule, target: Target, symbol: str, language: Language
+) -> SplitPlan:
+    """Return what a plan over a cache has besides."""
+    lanes = target.lanes_per_warp
     bands = tuple(
         SplitBand(
             first=functions.first.name,
@@ -110,10 +114,12 @@ def _split(spec: AttentionSpec, schedule: Schedule, symbol: str, language: Langu
     has_score = language.score is not None
     return SplitPlan(
         combine_symbol=f"{symbol}_combine",
-        combine_threads=COMBINE_WARPS * LANES,
-        combine_shared_bytes=COMBINE_WARPS * combine_values(spec) * LANES * 4,
+        combine_threads=COMBINE_WARPS * lanes,
+        combine_shared_bytes=COMBINE_WARPS * combine_values(spec, lanes) * lanes * 4,
         is_paged=spec.page_size is not None,
         uses_bulk_copies=schedule.copy == Copy.BULK,
+        uses_registers=schedule.copy == Copy.DIRECT,
+        lanes=lanes,
         step_keys=schedule.consumers * schedule.tile_n,
         piece_rows=piece_rows(spec, schedule),
         bands=bands,
@@ -129,7 +135,7 @@ def _split(spec: AttentionSpec, schedule: Schedule, symbol: str, language: Langu
         kv_is_e4m3=spec.kv_dtype == DType.E4M3,
         kv_is_e5m2=spec.kv_dtype == DType.E5M2,
         element_type="u16" if spec.kv_dtype is None else "u8",
-        output=_ELEMENTS[spec.dtype],
+        output=ELEMENTS[spec.dtype],
         scales_heads=spec.kv_scale in (CacheScale.TENSOR, CacheScale.HEAD),
         scales_tokens=spec.kv_scale == CacheScale.TOKEN,
         natural_scale="scale_log2 * LN2",
@@ -148,7 +154,8 @@ class CacheGrid(GridFormula):
         return f"Hk * row tiles * max(1, {units} / (Hk * row tiles))"
 
 
-def _symbol(spec: AttentionSpec, schedule: Schedule, target: Target) -> str:
+def cache_symbol(spec: AttentionSpec, schedule: Schedule, target: Target) -> str:
+    """Return the symbol of the first kernel over a cache."""
     words = ["fmha", "cache", str(spec.dtype)]
     if spec.kv_dtype is not None:
         words.append(f"kv{spec.kv_dtype}")
@@ -163,7 +170,9 @@ def _symbol(spec: AttentionSpec, schedule: Schedule, target: Target) -> str:
         words.append(f"page{spec.page_size}")
     depth = f"d{spec.d}" if spec.d == spec.dv else f"d{spec.d}x{spec.dv}"
     tile = f"m{schedule.tile_m}n{schedule.tile_n}{depth}"
-    traits = [f"w{schedule.consumers}s{schedule.stages}"]
+    traits = [f"w{schedule.consumers}"]
+    if schedule.copy != Copy.DIRECT:
+        traits = [f"w{schedule.consumers}s{schedule.stages}"]
     if schedule.copy == Copy.GATHER:
         traits.append("gather")
     return "_".join(words) + "__" + "_".join((tile, *traits)) + f"__{target.symbol_suffix}"

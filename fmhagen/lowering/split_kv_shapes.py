@@ -53,14 +53,14 @@ def bulk_piece_rows(spec: AttentionSpec, tile_n: int) -> int:
 
 def piece_rows(spec: AttentionSpec, schedule: Schedule) -> int:
     """Return the rows of a tile that one copy holds; lanes copy a tile at once."""
-    if schedule.copy == Copy.GATHER:
+    if schedule.copy != Copy.BULK:
         return schedule.tile_n
     return bulk_piece_rows(spec, schedule.tile_n)
 
 
-def combine_values(spec: AttentionSpec) -> int:
+def combine_values(spec: AttentionSpec, lanes: int = LANES) -> int:
     """Return how many columns of O a lane of the second kernel adds up."""
-    return -(-spec.dv // (4 * LANES)) * 4
+    return -(-spec.dv // (4 * lanes)) * 4
 
 
 def boxes_of(spec: AttentionSpec, depth: int) -> int:

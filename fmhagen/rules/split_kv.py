@@ -47,7 +47,7 @@ def choose_split_kv(spec: AttentionSpec, target: Target) -> Choice:
 def _schedules(spec: AttentionSpec, target: Target, tile_n: int) -> tuple[Schedule, ...]:
     """Return what may be chosen, best first."""
     found = []
-    for copy in Copy:
+    for copy in (Copy.BULK, Copy.GATHER):
         if copy == Copy.BULK and bulk_piece_rows(spec, tile_n) < SWIZZLE_ROWS:
             continue
         keys = min(tile_n, target.lanes_per_warp) if copy == Copy.GATHER else tile_n

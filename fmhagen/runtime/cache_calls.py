@@ -134,7 +134,9 @@ class CacheCalls:
         num_splits = _whole_splits(given.get("num_splits"))
         batch = q_view.shape[0] if q_view.shape else 0
         table = check_table(spec, given.get("block_table"), q_view, batch)
-        problem = check_cache(spec, *views, table)
+        launcher = self._pick(q_view)
+        plan = launcher.plan
+        problem = check_cache(spec, *views, table, float8_kind=plan.target.float8_kind)
         lengths = check_lengths(given.get("cache_seqlens"), q_view, batch)
         sizes = problem.sizes
         names = {"B": batch, "H": sizes.heads, "Sq": sizes.seqlen_q, "Sk": sizes.seqlen_k}
@@ -142,8 +144,6 @@ class CacheCalls:
         scales = check_scales(spec, given, k_view, batch)
         if lengths is None and spec.page_size is not None:
             raise TensorError("cache_seqlens", None, "must be given: int32 of shape (B,)")
-        launcher = self._pick(q_view)
-        plan = launcher.plan
         scale_log2 = scale_log2_of(spec.scale_value if scale is None else scale)
         shapes = output_shapes(launcher.axes, sizes, q_view, spec.dv)
         allocate = allocators(q_view, shapes, has_out=out is not None)

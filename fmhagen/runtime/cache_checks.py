@@ -17,6 +17,7 @@ from fmhagen.runtime.tensors import TensorView, contiguous_strides, converted, i
 from fmhagen.spec import AttentionSpec, CacheScale
 
 INDEX_TYPES = ("int32", "int64")
+FLOATS_8 = ("e4m3", "e5m2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +63,7 @@ def check_cache(
     v: TensorView,
     table: TensorView | None,
     packing: Packing | None = None,
+    float8_kind: str = "",
 ) -> CacheProblem:
     """Return the sizes of a call.
 
@@ -70,6 +72,7 @@ def check_cache(
         q, k, v: the tensors.
         table: the block table of a paged cache.
         packing: how many sequences the queries pack; for spec.varlen.
+        float8_kind: of the target, see `Target`: the other kind of 8-bit floats is refused.
 
     Raises:
         TensorError: names the first tensor at fault, its value, the limit and what to do.
@@ -81,7 +84,8 @@ def check_cache(
             count = {3: "three", 4: "four"}[rank]
             limit = f"must have {count} dimensions ({_letters(spec, tensor)})"
             raise TensorError(tensor.name, tensor.shape, limit)
-        dtype = spec.dtype if tensor.name == "q" else spec.cache_dtype
+        dtype = str(spec.dtype if tensor.name == "q" else spec.cache_dtype)
+        dtype += float8_kind if dtype in FLOATS_8 else ""
         if tensor.dtype != dtype:
             limit = f"must have the spec's element type, {dtype}"
             hint = "convert it, or compile a spec of its type; nothing is reinterpreted"

@@ -203,7 +203,7 @@ class HipBackend:
             module = check("hipModuleLoadData", hip.hipModuleLoadData(binary.image))
             found = hip.hipModuleGetFunction(module, plan.symbol.encode())
             function = check("hipModuleGetFunction", found)
-        shared_bytes = binary.resources.dynamic_shared_bytes
+        shared_bytes = plan.shared_bytes if plan.shared_is_dynamic else 0
         return LoadedHip(hip, device, module, function, plan, shared_bytes)
 
     def map_encoder(self, map_plan: TensorMapPlan, operand: Operand) -> Callable[[int], bytes]:

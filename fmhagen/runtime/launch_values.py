@@ -152,10 +152,15 @@ def operand(name: str, tensor: TensorView, axes: Axes) -> Operand:
 def unfit_rows(plan: Plan, item: Operand) -> str | None:
     """Return why a kernel without tensor maps cannot address the rows of a tile, or None.
 
-    Such a kernel counts bytes from a tile's first row in 32 bits, rows past the last included.
+    Such a kernel counts bytes from a tile's first row in 32 bits, rows past the last included; one
+    over a cache, in 64.
     """
     rows = max(plan.schedule.tile_m, plan.schedule.tile_n)
-    if plan.tensor_maps or rows * item.stride_m * item.element_bytes < 2**32:
+    if (
+        plan.tensor_maps
+        or plan.split is not None
+        or rows * item.stride_m * item.element_bytes < 2**32
+    ):
         return None
     return f"{rows} of its rows, {item.stride_m} elements apart, span 4 GiB or more"
 

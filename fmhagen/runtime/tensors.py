@@ -40,11 +40,12 @@ class Framework(StrEnum):
 # Names of element types in the frameworks -> names in a spec; whole numbers keep theirs.
 _DTYPE_NAMES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float64": "fp64"}
 _DTYPE_NAMES |= {"bool8": "bool"}  # as DLPack counts bits
-_DTYPE_NAMES |= {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}  # OCP's; FNUZ kinds keep theirs
+_DTYPE_NAMES |= {"float8_e4m3fn": "e4m3", "float8_e5m2": "e5m2"}
+_DTYPE_NAMES |= {"float8_e4m3fnuz": "e4m3fnuz", "float8_e5m2fnuz": "e5m2fnuz"}
 _FRAMEWORK_NAMES = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
 DTYPE_BYTES = {
     **{"bf16": 2, "fp16": 2, "fp32": 4, "fp64": 8},
-    **{"e4m3": 1, "e5m2": 1},
+    **{"e4m3": 1, "e5m2": 1, "e4m3fnuz": 1, "e5m2fnuz": 1},
     **{"bool": 1, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8},
 }
 

@@ -39,6 +39,8 @@ class Target:
         features: what its kernels do beyond plain and causal attention: "window", "score_mod",
             "mask_mod", "sink", "varlen", "max_logit", "paged".
         cache_features: the same of its kernels over a key/value cache: "kv_cache", "paged", ...
+        cache_copies: how these can load K and V, see `schedule.Copy`.
+        float8_kind: "" for the 8-bit floats of OCP, "fnuz" for those without infinities and -0.
     """
 
     name: str
@@ -67,5 +69,7 @@ class Target:
     features: frozenset[str] = frozenset()
     cache_features: frozenset[str] = frozenset()
     cache_template: str = ""
+    cache_copies: tuple[str, ...] = ()
+    float8_kind: str = ""
     shared_memory_per_unit_bytes: int = 0
     shared_memory_reserved_bytes: int = 0

@@ -20,6 +20,7 @@ SM90 = Target(
     head_dims_differ=True,
     kernel_template="kernels/fmha_fwd.cu.j2",
     cache_template="kernels/fmha_cache.cu.j2",
+    cache_copies=("bulk", "gather"),
     cache_features=frozenset(
         {"kv_cache", "paged", "kv_dtype", "window", "mask_mod", "score_mod", "sink", "varlen"}
     ),

@@ -343,3 +343,6 @@ static inline u32 pack_f16x2(f32 low, f32 high) {
   emulator::check_register("pack_f16x2", high);
   return emulator::f16_of(low) | emulator::f16_of(high) << 16;
 }
+
+#include "gfx942/cache.h"
+#include "gfx942/quantise.h"
