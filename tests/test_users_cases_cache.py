@@ -10,11 +10,10 @@ import functools
 import mmap
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
-from cache_cases import Cache, aligned, assert_right, make_cache
+from cache_cases import Cache, aligned, assert_right, cache_type, make_cache
 
 from fmhagen import AttentionSpec, compile_kernel
 from fmhagen.kernel import Kernel
@@ -119,7 +118,7 @@ def test_a_window_of_everything_is_the_causal_mask(target: str) -> None:
 @pytest.mark.parametrize("left", [128, 511])
 def test_a_window_over_a_cache_of_8_bits(target: str, page_size: int | None, left: int) -> None:
     spec = dataclasses.replace(PLAIN, page_size=page_size, kv_dtype="e4m3", window_left=left)
-    cache = make_cache(spec, lengths=(257, 512, 1024), heads=8, heads_kv=2)
+    cache = make_cache(spec, lengths=(257, 512, 1024), heads=8, heads_kv=2, target=target)
     o, lse = run(spec, target, cache)
     assert_right(spec, cache, o, lse)
 
@@ -137,7 +136,7 @@ def test_many_small_probabilities_are_not_lost(target: str, kv_scale: str) -> No
     q[..., 0], k[..., 0], k[0, 500] = 9.9, -1.0, 0.0
     v = np.ones_like(k)
     v[0, 500] = 0.0
-    e4m3 = ml_dtypes.float8_e4m3fn
+    e4m3 = cache_type(spec, target)
     ones = np.ones((1, 1024, 1), np.float32)
     scales = {} if kv_scale == "none" else {"k_scale": ones, "v_scale": ones}
     tensors = (aligned(x) for x in (q, k.astype(e4m3), v.astype(e4m3)))
