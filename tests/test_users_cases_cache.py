@@ -298,3 +298,21 @@ def test_more_sequences_and_heads_than_a_grid_dimension_holds(
     assert cut.blocks % heads == 0
     assert 0 < cut.blocks <= MAX_ROWS
     assert cut.combine_blocks * cut.combine_warps >= cut.items * cut.rows * cut.row_warps
+
+
+@pytest.mark.parametrize("rows", [(0, 0, 0, 1), (0, 1, 0, 1), (0, 0, 0, 0)])
+def test_fewer_packed_rows_than_sequences(target: str, rows: tuple[int, ...]) -> None:
+    """Groups of three heads; each row is what a call for its sequence alone gives."""
+    spec = dataclasses.replace(PAGED, varlen=True)
+    if not is_supported(spec, find_target(target)):
+        pytest.skip("no main loop for packed rows over a cache")
+    cache = make_cache(PAGED, lengths=(5, 40, 0, 33), heads=9, heads_kv=3)
+    offsets = np.cumsum((0, *rows)).astype(np.int32)
+    q = aligned(cache.q[np.array(rows) > 0, 0])
+    o, lse = run(spec, target, dataclasses.replace(cache, q=q), cu_seqlens_q=offsets)
+    assert (o.shape, lse.shape) == (q.shape, (9, sum(rows)))
+    expected, expected_lse = run(PAGED, target, cache)
+    for b, row in zip(np.flatnonzero(rows), range(sum(rows)), strict=True):
+        difference = o[row].astype(np.float64) - expected[b, 0].astype(np.float64)
+        assert np.abs(difference).max() < 0.02
+        assert lse[:, row] == pytest.approx(expected_lse[b, :, 0], abs=1e-5)
