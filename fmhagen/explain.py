@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from fmhagen.choice import Choice
 from fmhagen.errors import ScheduleError
 from fmhagen.instance import Instance
+from fmhagen.key_runs import Place
 from fmhagen.loop_nest import loop_nest
 from fmhagen.lowering import lower
 from fmhagen.plan import Plan
@@ -17,6 +19,7 @@ from fmhagen.schedule import Schedule
 from fmhagen.schedules import Row
 from fmhagen.select import choose
 from fmhagen.targets import Target
+from fmhagen.tile_counts import TileCounts, count_tiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +33,7 @@ class Explanation:
         changes: (field, value here, default value) where the schedule is not the default one.
         rejected: (schedule, reason) of the alternatives that were weighed.
         row: the row of the table of measured schedules that is the default, if one is.
+        tiles: how key tiles are visited, at lengths that were asked about.
     """
 
     plan: Plan
@@ -38,6 +42,7 @@ class Explanation:
     changes: tuple[tuple[str, object, object], ...]
     rejected: tuple[tuple[Schedule, str], ...]
     row: Row | None = None
+    tiles: TileCounts | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the explanation as JSON-ready data."""
@@ -55,6 +60,7 @@ class Explanation:
             "shared_limit_bytes": plan.target.shared_memory_per_block_bytes,
             "reasons": list(self.reasons),
             "row": None if self.row is None else self.row.to_dict(),
+            "tiles": None if self.tiles is None else self.tiles.to_dict(),
             "changes": [
                 {"field": name, "value": value, "default": default}
                 for name, value, default in self.changes
@@ -81,6 +87,7 @@ class Explanation:
                 (f"{plan.grid} blocks of {plan.threads} threads",),
             ),
             "loop nest\n" + textwrap.indent("\n".join(self.loops), "  "),
+            *(() if self.tiles is None else (str(self.tiles),)),
             _shared_map(plan),
             _listed("why this schedule", self.reasons),
         ]
@@ -96,10 +103,18 @@ class Explanation:
         return "\n\n".join(parts) + "\n"
 
 
-def explain(instance: Instance) -> Explanation:
+def explain(
+    instance: Instance, place: Place | None = None, params: Mapping[str, Any] | None = None
+) -> Explanation:
     """Explain an instance; no text of the kernel is made.
 
+    Args:
+        instance: the kernel.
+        place: a head and lengths at which key tiles are counted; None counts none.
+        params: what the mask reads at run time, for the count.
+
     Raises:
+        InvalidSpecError: tiles of a key/value cache are asked about.
         UnsupportedSpecError: the target does not support the spec.
         ScheduleError: the schedule does not fit.
     """
@@ -112,6 +127,7 @@ def explain(instance: Instance) -> Explanation:
         changes=_changes(instance.schedule, choice.schedule),
         rejected=_rejected(instance, choice),
         row=choice.row,
+        tiles=None if place is None else count_tiles(plan, place, params),
     )
 
 

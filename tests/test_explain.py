@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fmhagen.errors import ScheduleError
+from fmhagen.errors import InvalidSpecError, ScheduleError
 from fmhagen.explain import explain
 from fmhagen.instance import Instance
 from fmhagen.inventory import instances
+from fmhagen.key_runs import Place, visible_keys
 from fmhagen.loop_nest import loop_nest
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import TARGETS, find_target
@@ -74,3 +75,45 @@ def test_a_schedule_that_does_not_fit_is_refused() -> None:
     changed = dataclasses.replace(default, schedule=dataclasses.replace(default.schedule, stages=8))
     with pytest.raises(ScheduleError, match="stages=8"):
         explain(changed)
+
+
+@pytest.mark.parametrize("target", [target.name for target in TARGETS])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        AttentionSpec(),
+        AttentionSpec(causal=True, window_left=300),
+        AttentionSpec(mask_mod="(kv_idx < 5) | (q_idx - kv_idx < 90)", causal=True),
+        AttentionSpec(mask_mod="q_idx // 200 == kv_idx // 200"),
+    ],
+    ids=["none", "window", "sinks", "chunks"],
+)
+def test_tiles_are_counted_as_they_are_visited(spec: AttentionSpec, target: str) -> None:
+    place = Place(seqlen_q=700, seqlen_k=1000)
+    tiles = explain(Instance.of(spec, find_target(target)), place).tiles
+    assert tiles is not None
+    seen = visible_keys(spec, place)
+    kinds = []
+    for m in range(0, 700, tiles.rows):
+        for n in range(0, 1000, tiles.keys):
+            tile = seen[m : m + tiles.rows, n : n + tiles.keys]
+            # A tile that holds the end of the keys is masked there, whatever its rows see.
+            whole = tile.all() and n + tiles.keys <= 1000
+            kinds.append("full" if whole else "partly" if tile.any() else "hidden")
+    counts = {kind: kinds.count(kind) for kind in ("hidden", "full", "partly")}
+    assert {kind: getattr(tiles, kind) for kind in counts} == counts
+    text = str(tiles)
+    assert f"{len(kinds)} of {tiles.rows} rows x {tiles.keys} keys" in text
+    assert f"{counts['partly']} ({100 * counts['partly'] / len(kinds):.1f}%)" in text
+
+
+def test_tiles_are_counted_only_where_lengths_are_given_and_keys_are_not_cut() -> None:
+    instance = Instance.of(AttentionSpec(causal=True), TARGETS[0])
+    assert "hidden" not in str(explain(instance))
+    place = Place(seqlen_q=256, seqlen_k=256)
+    explanation = explain(instance, place)
+    assert "hidden: not visited" in str(explanation)
+    assert json.loads(json.dumps(explanation.to_dict()))["tiles"]["place"]["seqlen_k"] == 256
+    cached = Instance.of(AttentionSpec(kv_cache=True), find_target("sm90"))
+    with pytest.raises(InvalidSpecError, match="cut at run time"):
+        explain(cached, place)
