@@ -81,6 +81,11 @@ class AppendPlan(SmallPlan):
         return f"pack_{self.spec.cache_dtype}x2"
 
     @property
+    def params_again(self) -> str:
+        """The parameter block for one row: read again where it would fill the scalar registers."""
+        return "reread(params)" if self.target.language == "HIP C++" else "params"
+
+    @property
     def angle_is_word(self) -> bool:
         """Whether a cosine is 32 bits, not half of them."""
         return self.spec.angle_dtype == AngleDType.FP32
