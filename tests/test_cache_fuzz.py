@@ -124,6 +124,7 @@ def test_a_drawn_call(
         seed=seed,
         spread=0.02 if spec.kv_dtype == "int8" else 1.0,
         room=room,
+        target=target,
     )
     more = arguments_of(spec, *heads, cache)
     options = EmulatorOptions(seed=seed, compute_units=units, optimisation="O0")
