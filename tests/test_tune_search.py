@@ -410,6 +410,18 @@ def test_candidates_over_a_cache(more: dict[str, Any], copies: set[str], keys: s
         assert lower(spec, schedule, SM90)
 
 
+@pytest.mark.parametrize("more", [{}, {"kv_dtype": "e4m3", "kv_scale": "token"}])
+def test_candidates_over_a_cache_of_gfx942(more: dict[str, Any]) -> None:
+    gfx942 = find_target("gfx942")
+    spec = AttentionSpec.from_dict({"page_size": 16, **more})
+    found = candidates(spec, gfx942)
+    assert found[: len(weighed(spec, gfx942))] == weighed(spec, gfx942)
+    assert {str(s.copy) for s in found} == {"direct"}
+    assert len({s.consumers for s in found}) > 2
+    assert len({s.blocks_per_unit for s in found}) > 2
+    assert {lower(spec, s, gfx942).symbol for s in found}
+
+
 class CacheHolder(FakeHolder):
     """Gathers of four warps are the quickest, eight stages better than fewer."""
 

@@ -113,10 +113,11 @@ def _split_kv(space: Space) -> Iterator[Schedule]:
     Its rows are those of a matrix instruction, and how many parts a sequence is cut into follows
     from the sizes and lengths of each call.
     """
-    axes = itertools.product(
-        Copy, space.cache_keys, space.cache_warps, space.cache_blocks, space.cache_stages
-    )
-    for copy, tile_n, warps, blocks, stages in axes:
+    # What goes straight to registers has no ring.
+    copies = [(copy, n) for copy in Copy for n in space.cache_stages if copy != Copy.DIRECT]
+    copies.append((Copy.DIRECT, 1))
+    axes = itertools.product(copies, space.cache_keys, space.cache_warps, space.cache_blocks)
+    for (copy, stages), tile_n, warps, blocks in axes:
         yield Schedule(
             main_loop=MainLoop.SPLIT_KV,
             tile_m=CACHE_ROWS,
