@@ -302,23 +302,23 @@ SM90 = (
     ),
     Fault(
         name="wrong_swizzle_of_k",
-        edits=swap("8 * ROW_BYTES >> 4 | 1u << 30", "8 * ROW_BYTES >> 4 | 2u << 30", 2, only=0),
+        edits=swap("u64 k = descriptor_k_major(", "u64 k = 3ull << 62 ^ descriptor_k_major("),
         kinds=(WRONG_RESULT, "misaligned"),
         words=("descriptor", ""),
     ),
     Fault(
         name="wrong_swizzle_of_v",
-        edits=swap("8 * ROW_BYTES >> 4 | 1u << 30", "8 * ROW_BYTES >> 4 | 2u << 30", 2, only=1),
+        edits=swap("descriptor_k_major(KV_BOX", "3ull << 62 ^ descriptor_k_major(KV_BOX"),
         kinds=(WRONG_RESULT, "misaligned", *UNORDERED),
     ),
     Fault(
         name="no_swizzle_of_k",
-        edits=swap("8 * ROW_BYTES >> 4 | 1u << 30", "8 * ROW_BYTES >> 4", 2, only=0),
+        edits=swap("u64 k = descriptor_k_major(", "u64 k = 1ull << 62 ^ descriptor_k_major("),
         kinds=(WRONG_RESULT,),
     ),
     Fault(
         name="wrong_stride_in_the_descriptor_of_v",
-        edits=swap("8 * ROW_BYTES >> 4 | 1u << 30", "4 * ROW_BYTES >> 4 | 1u << 30", 2, only=1),
+        edits=swap("descriptor_k_major(KV_BOX", "96ull << 32 ^ descriptor_k_major(KV_BOX"),
         kinds=(WRONG_RESULT,),
     ),
     # ---- tiles handed back too early ----
@@ -466,8 +466,8 @@ SM90 = (
     Fault(
         name="one_step_unmasked_that_is_not",
         edits=swap(
-            "keys.unmasked = u32(clamp(first_row_end, 0, end)) / TILE_N;",
-            "keys.unmasked = u32(clamp(first_row_end, 0, end)) / TILE_N + 1;",
+            "unmasked = u32(clamp(first_row_end, 0, end)) / TILE_N;",
+            "unmasked = u32(clamp(first_row_end, 0, end)) / TILE_N + 1;",
         ),
         kinds=(WRONG_RESULT,),
     ),

@@ -13,7 +13,12 @@ from fmhagen.kernel_plan import KernelPlan
 from fmhagen.plan import Plan
 from fmhagen.resources import templates_dir
 from fmhagen.source import Source
-from fmhagen.targets.sm90_matrix import instruction_name, instruction_text
+from fmhagen.targets.sm90_matrix import (
+    accumulator_name,
+    accumulator_text,
+    instruction_name,
+    instruction_text,
+)
 
 BODY_LINE = "// --- body ---\n"
 _ISA_TYPES_LINE = "// --- types of the isa layer ---\n"
@@ -95,13 +100,15 @@ def _available(plan: Plan) -> tuple[Definition, ...]:
     suffix = plan.target.prelude_suffix
     own = render(f"parts/{plan.schedule.main_loop}/vocabulary.j2", plan)
     matrix = tuple(
-        Definition(
-            name=instruction_name(shape.n, shape.dtype, shape.form),
-            text=instruction_text(shape.n, shape.dtype, shape.form),
-            layer="isa",
-            is_type=False,
-        )
+        Definition(name=name, text=text, layer="isa", is_type=False)
         for shape in plan.matrix_shapes
+        for name, text in (
+            (accumulator_name(shape.n), accumulator_text(shape.n)),
+            (
+                instruction_name(shape.n, shape.dtype, shape.form),
+                instruction_text(shape.n, shape.dtype, shape.form),
+            ),
+        )
     )
     has_order = any(region.name == "SMEM_ORDER" for region in plan.shared)
     parts = (

@@ -10,7 +10,7 @@ _MACRO = re.compile(r"^#define (\w+)", re.MULTILINE)
 _STRUCT = re.compile(r"^(?:struct|using|typedef)\b[^{;=]*?\b(\w+)\s*(?:[{;=]|$)", re.MULTILINE)
 _NO_CODE = re.compile(r"//[^\n]*|\"[^\"\n]*\"")
 _WORD = re.compile(r"\b[A-Za-z_]\w*\b")
-_ENDS = ("{", "}", ";")
+_ENDS = ("{", "}", ";", ">")
 
 LINE_LENGTH = 120  # of an emitted file
 
@@ -38,14 +38,15 @@ class Definition:
         lines = code.splitlines()
         if not comment.startswith("// ") or not lines or lines[0].startswith("//"):
             return self.text
-        head = 1 if lines[0].startswith("template") and not lines[0].endswith(_ENDS) else 0
-        if not lines[head].endswith(_ENDS):
-            return self.text
         remark = comment.removeprefix("// ").removesuffix(".")
         if remark[1].islower():
             remark = remark[0].lower() + remark[1:]
-        lines[head] += f"  // {remark}"
-        return "\n".join(lines) if len(lines[head]) <= LINE_LENGTH else self.text
+        # NOTE: a template's parameters may stand on a line of their own above the head.
+        for i in (1, 0) if lines[0].endswith(">") else (0,):
+            head = f"{lines[i]}  // {remark}"
+            if len(head) <= LINE_LENGTH and lines[i].endswith(_ENDS):
+                return "\n".join((*lines[:i], head, *lines[i + 1 :]))
+        return self.text
 
     @property
     def code(self) -> str:

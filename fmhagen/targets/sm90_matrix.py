@@ -16,18 +16,30 @@ def instruction_name(n: int, dtype: str, form: str) -> str:
     return f"wgmma_m64n{n}k16_{dtype}_{form}"
 
 
+def accumulator_name(n: int) -> str:
+    """Return the macro that holds the operand list of a 64 x n accumulator."""
+    return f"FMHAGEN_REGISTERS_{n // 2}"
+
+
+def accumulator_text(n: int) -> str:
+    """Return the definition of that macro: `{%0, %1, ...}`, an instruction's first operands."""
+    listed = ", ".join(f"%{i}" for i in range(n // 2))
+    lines = [f'  "{line}"' for line in _wrapped("{" + listed + "}", 112)]
+    head = f"// The {n // 2} registers of an accumulator in the text of an instruction."
+    return " \\\n".join((f"{head}\n#define {accumulator_name(n)}", *lines))
+
+
 def instruction_text(n: int, dtype: str, form: str) -> str:
     """Return the definition of that function: one wgmma.mma_async (PTX ISA 9.7.15.5)."""
     count = n // 2
-    registers = [f"%{i}" for i in range(count)]
     if form == "ss":
-        a, arguments = [f"%{count}"], "u64 a"
+        a, arguments = f"%{count}", "u64 a"
         inputs = ['"l"(a)', '"l"(b)', '"r"(accumulate)']
     else:
-        a, arguments = [f"%{count + i}" for i in range(4)], "const u32 (&a)[4]"
+        a, arguments = ", ".join(f"%{count + i}" for i in range(4)), "const u32 (&a)[4]"
+        a = f"{{{a}}}"
         inputs = [*(f'"r"(a[{i}])' for i in range(4)), '"l"(b)', '"r"(accumulate)']
-    b, flag = f"%{count + len(a)}", f"%{count + len(a) + 1}"
-    a_operand = a[0] if form == "ss" else "{" + ", ".join(a) + "}"
+    b = count + len(inputs) - 2
     immediates = {"ss": "1, 1, 0, 0", "rs": "1, 1, 0", "rs_t": "1, 1, 1"}[form]
     instruction = f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} "
     name = instruction_name(n, dtype, form)
@@ -35,20 +47,23 @@ def instruction_text(n: int, dtype: str, form: str) -> str:
         (
             f"// {_SUMMARIES[form]} (PTX ISA 9.7.15.5).",
             f"FMHAGEN_DEVICE void {name}(f32 (&d)[{count}], {arguments}, u64 b, u32 accumulate) {{",
-            f'  asm volatile("{{ .reg .pred p; setp.ne.b32 p, {flag}, 0;\\n"',
-            f'               "{instruction}"',
-            *_quoted("{" + ", ".join(registers) + f"}}, {a_operand}, {b}, p, {immediates}; }}"),
-            *_operands(": ", [f"FMHAGEN_8(d, {i})" for i in range(0, count, 8)]),
-            f"               : {', '.join(inputs)});",
+            f'  asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{b + 1}, 0; {instruction}"',
+            f'               {accumulator_name(n)} ", {a}, %{b}, p, {immediates}; }}"',
+            *(f"               {line}" for line in _operands(count, inputs)),
             "}",
         )
     )
 
 
-def _quoted(text: str) -> list[str]:
-    return [f'               "{line} "' for line in textwrap.wrap(text, 101)]
+def _operands(count: int, inputs: list[str]) -> list[str]:
+    """Return the lines that name an instruction's operands, outputs first."""
+    whole = count // 32 * 32
+    outputs = [f"FMHAGEN_32(d, {i})" for i in range(0, whole, 32)]
+    outputs += [f"FMHAGEN_8(d, {i})" for i in range(whole, count, 8)]
+    return _wrapped(f": {', '.join(outputs)} : {', '.join(inputs)});", 104)
 
 
-def _operands(prefix: str, items: list[str]) -> list[str]:
-    wrapped = textwrap.wrap(", ".join(items), 103, break_long_words=False)
-    return [f"               {prefix if i == 0 else '  '}{line}" for i, line in enumerate(wrapped)]
+def _wrapped(text: str, width: int) -> list[str]:
+    """Break text behind commas, which stay, with the space after them, at the end of a line."""
+    lines = textwrap.wrap(text, width, break_long_words=False)
+    return [f"{line} " for line in lines[:-1]] + lines[-1:]

@@ -47,12 +47,12 @@ FMHAGEN_DEVICE void cluster_wait() {
 // All threads of the block meet (bar.sync 0).
 FMHAGEN_DEVICE void block_sync() { __syncthreads(); }
 
-// `threads` threads meet at named barrier `id` (9.7.13.1, bar.sync).
+// `threads` threads meet at a named barrier (9.7.13.1).
 FMHAGEN_DEVICE void named_barrier_sync(u32 id, u32 threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// As named_barrier_sync; true in all threads if `predicate` holds in any (9.7.13.1, bar.red.or).
+// And does it hold in any? (9.7.13.1)
 FMHAGEN_DEVICE bool named_barrier_any(u32 id, u32 threads, bool predicate) {
   u32 any;
   asm volatile("{ .reg .pred mine, all; setp.ne.u32 mine, %3, 0;\n"
@@ -61,7 +61,7 @@ FMHAGEN_DEVICE bool named_barrier_any(u32 id, u32 threads, bool predicate) {
   return any != 0;
 }
 
-// Arrives at named barrier `id` without waiting (9.7.13.1, bar.arrive).
+// Arrives without waiting (9.7.13.1).
 FMHAGEN_DEVICE void named_barrier_arrive(u32 id, u32 threads) {
   asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
@@ -69,16 +69,14 @@ FMHAGEN_DEVICE void named_barrier_arrive(u32 id, u32 threads) {
 // Lanes of the warp meet; their shared-memory accesses before it are ordered before those after.
 FMHAGEN_DEVICE void warp_sync() { __syncwarp(); }
 
-// `value` of lane 0, so that the compiler sees a warp-uniform number.
+// Lane 0's, known uniform.
 FMHAGEN_DEVICE u32 warp_uniform(u32 value) { return __shfl_sync(0xffffffffu, value, 0); }
 
 // Value of the lane whose index differs in the bits of `lane_mask`.
-FMHAGEN_DEVICE f32 shuffle_xor(f32 value, u32 lane_mask) { return __shfl_xor_sync(0xffffffffu, value, lane_mask); }
+template <typename T>
+FMHAGEN_DEVICE T shuffle_xor(T value, u32 lane_mask) { return __shfl_xor_sync(0xffffffffu, value, lane_mask); }
 
-// As shuffle_xor, of 32 bits.
-FMHAGEN_DEVICE u32 shuffle_xor_bits(u32 value, u32 lane_mask) { return __shfl_xor_sync(0xffffffffu, value, lane_mask); }
-
-// True in every lane of the warp if `predicate` holds in any.
+// In any lane of the warp.
 FMHAGEN_DEVICE bool warp_any(bool predicate) { return __any_sync(0xffffffffu, predicate); }
 
 // Raises this warpgroup's registers a thread to COUNT (9.7.19.5, setmaxnreg).
@@ -89,7 +87,7 @@ FMHAGEN_DEVICE void registers_increase() { asm volatile("setmaxnreg.inc.sync.ali
 template <u32 COUNT>
 FMHAGEN_DEVICE void registers_decrease() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT)); }
 
-// Initialises an mbarrier for `count` arrivals a phase (9.7.13.15.9).
+// For `count` arrivals a phase (9.7.13.15.9).
 FMHAGEN_DEVICE void mbarrier_init(u32 barrier, u32 count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
@@ -108,15 +106,14 @@ FMHAGEN_DEVICE void mbarrier_arrive_cluster(u32 barrier) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
 
-// One arrival that also expects `bytes` of asynchronous copies in this phase (9.7.13.15.13).
+// An arrival; `bytes` will come (9.7.13.15.13).
 FMHAGEN_DEVICE void mbarrier_arrive_expect_tx(u32 barrier, u32 bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
 
-// Waits until the phase of parity `parity` has completed, acquire (9.7.13.15.16).
-// NOTE: with a generous time limit the hardware keeps the warp asleep; without one a waiting warp
-// polls, and takes issue slots and power from the warps that compute.
-FMHAGEN_DEVICE void mbarrier_wait(u32 barrier, u32 parity) {
+// NOTE: with a generous time limit the hardware keeps the warp asleep; without one a waiting warp polls, and takes
+// issue slots and power from the warps that compute.
+FMHAGEN_DEVICE void mbarrier_wait(u32 barrier, u32 parity) {  // until the phase of this parity is over (9.7.13.15.16)
   asm volatile("{ .reg .pred done;\n"
                "WAIT: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, %2; @!done bra WAIT; }"
                ::"r"(barrier), "r"(parity), "r"(10000000) : "memory");
@@ -166,7 +163,7 @@ FMHAGEN_DEVICE void proxy_fence() { asm volatile("fence.proxy.async.shared::cta;
 // Orders register accesses before the next wgmma of this warpgroup (9.7.15.7.1).
 FMHAGEN_DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
-// Closes a group of wgmma operations (9.7.15.7.2).
+// (9.7.15.7.2).
 FMHAGEN_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 
 // Waits until at most PENDING groups of wgmma are in flight (9.7.15.7.3).
@@ -176,6 +173,8 @@ FMHAGEN_DEVICE void wgmma_wait() { asm volatile("wgmma.wait_group.sync.aligned %
 // Eight registers of an accumulator, as operands of an instruction.
 #define FMHAGEN_8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), \
                         "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+
+#define FMHAGEN_32(d, i) FMHAGEN_8(d, i), FMHAGEN_8(d, i + 8), FMHAGEN_8(d, i + 16), FMHAGEN_8(d, i + 24)
 
 // `value`, which the compiler takes to depend on `score`, so that what is computed from it is not computed before.
 // NOTE: it does depend on it, for one NaN that no instruction gives.
@@ -191,13 +190,13 @@ FMHAGEN_DEVICE void register_fence(f32& value) { asm volatile("" : "+f"(value)::
 // 2^x, flushing denormals; relative error 2^-22 (9.7.3.21, ex2.approx.ftz).
 FMHAGEN_DEVICE f32 exp2_approx(f32 x) { asm volatile("ex2.approx.ftz.f32 %0, %0;" : "+f"(x)); return x; }
 
-// log2(x) (9.7.3.20, lg2.approx.ftz).
+// (9.7.3.20).
 FMHAGEN_DEVICE f32 log2_approx(f32 x) { asm("lg2.approx.ftz.f32 %0, %0;" : "+f"(x)); return x; }
 
 // 1/x (9.7.3.14, rcp.approx.ftz).
 FMHAGEN_DEVICE f32 reciprocal_approx(f32 x) { asm("rcp.approx.ftz.f32 %0, %0;" : "+f"(x)); return x; }
 
-// a * b + c in one rounding (9.7.3.6).
+// In one rounding (9.7.3.6).
 FMHAGEN_DEVICE f32 fused_multiply_add(f32 a, f32 b, f32 c) { return __fmaf_rn(a, b, c); }
 
 // The larger of two numbers; a NaN loses (9.7.3.12).
@@ -221,14 +220,14 @@ FMHAGEN_DEVICE f32 tanh_approx(f32 x) { asm("tanh.approx.f32 %0, %0;" : "+f"(x))
 // Positive infinity.
 FMHAGEN_DEVICE f32 infinity() { return __int_as_float(0x7f800000); }
 
-// Rounds two floats to bf16, to nearest even; `low` goes to bits 0-15 (9.7.9.22).
+// Rounds to nearest even; `low` goes to bits 0-15 (9.7.9.22).
 FMHAGEN_DEVICE u32 pack_bf16x2(f32 low, f32 high) {
   u32 packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
 }
 
-// Rounds two floats to fp16, to nearest even; `low` goes to bits 0-15 (9.7.9.22).
+// Rounds to nearest even; `low` goes to bits 0-15 (9.7.9.22).
 FMHAGEN_DEVICE u32 pack_f16x2(f32 low, f32 high) {
   u32 packed;
   asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
@@ -267,7 +266,7 @@ FMHAGEN_DEVICE f32 load_param_f16(const void* base, i64 index) {
   return value;
 }
 
-// Stores one float to global memory.
+// Stores a float to global memory.
 FMHAGEN_DEVICE void store_global_f32(f32* address, f32 value) { *address = value; }
 
 // Raises the float at an address to `value`, in whatever order threads come (9.7.13.6, red).
@@ -281,10 +280,10 @@ FMHAGEN_DEVICE void raise_global_f32(f32* address, f32 value) {
   }
 }
 
-// Stores two 16-bit elements to global memory.
+// Two elements.
 FMHAGEN_DEVICE void store_global_u32(u16* address, u32 value) { *reinterpret_cast<u32*>(address) = value; }
 
-// Stores eight 16-bit elements to global memory; `address` is 16-byte aligned.
+// Eight elements, 16-byte aligned.
 FMHAGEN_DEVICE void store_global_v4(u16* address, u32 r0, u32 r1, u32 r2, u32 r3) {
   asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
                ::"l"(address), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");

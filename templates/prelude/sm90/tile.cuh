@@ -7,7 +7,7 @@ using Rows = f32[2];
 // wgmma.mma_async, D fragment; mma.m16n8 has the same).
 using Scores = f32[TILE_N / 2];
 
-// O, laid out likewise.
+// O, likewise.
 using Output = f32[HEAD_DIM_V / 2];
 
 // P in 16 bits, two elements a register: the accumulator fragment of S is the A fragment of P V.
@@ -16,23 +16,22 @@ using Packed = u32[TILE_N / 4];
 // Row of this thread's first accumulator element in its warpgroup's 64.
 FMHAGEN_DEVICE u32 thread_row() { return thread_index() % GROUP_THREADS / 32 * 16 + thread_index() % 32 / 4; }
 
-// Column of this thread's first accumulator element.
+// Column of this thread's first element.
 FMHAGEN_DEVICE u32 thread_column() { return thread_index() % 4 * 2; }
 
-// The number in [low, high] nearest to `value`.
 FMHAGEN_DEVICE i32 clamp(i32 value, i32 low, i32 high) { return value < low ? low : value > high ? high : value; }
 
-// Waits until use number `use` of a ring of COUNT buffers has been filled.
+// Until use number `use` has been filled.
 template <u32 COUNT> FMHAGEN_DEVICE void wait_full(u32 barriers, u32 use) {
   mbarrier_wait(barriers + use % COUNT * BARRIER_BYTES, use / COUNT % 2);
 }
 
-// Waits until the buffer of use number `use` is free again; the first time round it is.
+// Until its buffer is free; at first it is.
 template <u32 COUNT> FMHAGEN_DEVICE void wait_empty(u32 barriers, u32 use) {
   mbarrier_wait(barriers + use % COUNT * BARRIER_BYTES, use / COUNT % 2 ^ 1);
 }
 
-// This warp is done with the buffer of use number `use`.
+// This warp is done with use number `use`.
 template <u32 COUNT> FMHAGEN_DEVICE void release(u32 barriers, u32 use) {
   if (thread_index() % 32 == 0) { mbarrier_arrive(barriers + use % COUNT * BARRIER_BYTES); }
 }
@@ -79,46 +78,35 @@ FMHAGEN_DEVICE void cluster_sync() {
   cluster_wait();
 }
 
-// Descriptor of a K-major operand under the 128-byte swizzle; `start` is its address / 16.
-// (PTX ISA 9.7.15.5.1.2.2: start in bits 0-13, stride between groups of eight rows / 16 in bits
-// 32-45, swizzle mode in bits 62-63. Shared memory ends below 2^18, so `start` needs no mask, save in a
-// cluster, where a block's addresses hold its rank from bit 24 on.)
+// Descriptor of a K-major operand under the 128-byte swizzle (PTX ISA 9.7.15.5.1.2.2): its address / 16 in bits 0-13,
+// stride between groups of eight rows / 16 in bits 32-45, swizzle mode in bits 62-63. Shared memory ends below 2^18,
+// so `start` needs no mask, save in a cluster, where a block's addresses hold its rank from bit 24 on.
 FMHAGEN_DEVICE u64 descriptor_k_major(u32 start) { return u64(8 * ROW_BYTES >> 4 | 1u << 30) << 32 | start; }
 
 // The same of an MN-major operand: the distance between boxes of 64 columns / 16 is in bits 16-29.
-template <u32 BOX_BYTES> FMHAGEN_DEVICE u64 descriptor_mn_major(u32 start) {
-  return u64(8 * ROW_BYTES >> 4 | 1u << 30) << 32 | (BOX_BYTES >> 4 << 16 | start);
-}
+FMHAGEN_DEVICE u64 descriptor_mn_major(u32 start) { return descriptor_k_major(KV_BOX_BYTES >> 4 << 16 | start); }
 
 // Sets every element to zero.
 template <u32 COUNT> FMHAGEN_DEVICE void clear(f32 (&values)[COUNT]) {
   FMHAGEN_UNROLL for (u32 i = 0; i < COUNT; ++i) { values[i] = 0.0f; }
 }
 
-// Copies every element.
+FMHAGEN_DEVICE void clear_output(Output& o) { FMHAGEN_UNROLL for (f32& element : o) { element = 0.0f; } }
+
 template <u32 COUNT> FMHAGEN_DEVICE void copy(u32 (&to)[COUNT], const u32 (&from)[COUNT]) {
   FMHAGEN_UNROLL for (u32 i = 0; i < COUNT; ++i) { to[i] = from[i]; }
 }
 
-// sum += part, for each of this thread's two rows.
-FMHAGEN_DEVICE void add_up(Rows& sum, const Rows& part) {
-  sum[0] += part[0];
-  sum[1] += part[1];
-}
+FMHAGEN_DEVICE void add_up(Rows& sum, const Rows& part) { sum[0] += part[0]; sum[1] += part[1]; }
 
-// Largest element of each of this thread's two rows, over this thread's columns.
-FMHAGEN_DEVICE void thread_maximum(Rows& largest, const Scores& s) {
-  largest[0] = maximum(s[0], s[1]);
-  largest[1] = maximum(s[2], s[3]);
-  FMHAGEN_UNROLL for (u32 i = 4; i < TILE_N / 2; i += 4) {
-    largest[0] = maximum(largest[0], maximum(s[i], s[i + 1]));
-    largest[1] = maximum(largest[1], maximum(s[i + 2], s[i + 3]));
-  }
-}
+FMHAGEN_DEVICE void set_rows(Rows& to, const Rows& from) { to[0] = from[0]; to[1] = from[1]; }
 
 // Largest element of each row, over the four threads that share it.
 FMHAGEN_DEVICE void row_maximum(Rows& largest, const Scores& s) {
-  thread_maximum(largest, s);
+  FMHAGEN_UNROLL for (u32 i = 0; i < TILE_N / 2; i += 2) {
+    const f32 pair = maximum(s[i], s[i + 1]);
+    largest[i / 2 % 2] = i < 4 ? pair : maximum(largest[i / 2 % 2], pair);
+  }
   FMHAGEN_UNROLL for (u32 half = 0; half < 2; ++half) {
     largest[half] = maximum(largest[half], shuffle_xor(largest[half], 1));
     largest[half] = maximum(largest[half], shuffle_xor(largest[half], 2));
@@ -141,26 +129,20 @@ FMHAGEN_DEVICE void softmax_masked(Scores& s, const Rows& reference, Rows& sum, 
   softmax(s, guarded, sum, scale_log2);
 }
 
-// The first key tile of a row: the reference is its exact maximum.
-FMHAGEN_DEVICE void softmax_first(Scores& s, Rows& reference, Rows& sum, f32 scale_log2) {
-  row_maximum(reference, s);
-  reference[0] *= scale_log2;
-  reference[1] *= scale_log2;
-  softmax_masked(s, reference, sum, scale_log2);
-}
-
 // True if this thread saw an element that is more than a factor 2^8 above the reference.
 FMHAGEN_DEVICE bool outgrows_reference(const Scores& s, const Rows& reference, f32 scale_log2) {
   const f32 growth_log2 = 8.0f;  // P stays below 2^8, so l and the 16-bit P keep their accuracy
   Rows largest;
-  thread_maximum(largest, s);
+  FMHAGEN_UNROLL for (u32 i = 0; i < TILE_N / 2; i += 2) {
+    const f32 pair = maximum(s[i], s[i + 1]);
+    largest[i / 2 % 2] = i < 4 ? pair : maximum(largest[i / 2 % 2], pair);
+  }
   return largest[0] * scale_log2 - reference[0] > growth_log2 || largest[1] * scale_log2 - reference[1] > growth_log2;
 }
 
 // (O, l) = alpha * (O, l), a factor a row.
 FMHAGEN_DEVICE void scale_rows(Output& o, Rows& sum, const Rows& alpha) {
-  sum[0] *= alpha[0];
-  sum[1] *= alpha[1];
+  FMHAGEN_UNROLL for (u32 half = 0; half < 2; ++half) { sum[half] *= alpha[half]; }
   FMHAGEN_UNROLL for (u32 i = 0; i < HEAD_DIM_V / 2; ++i) { o[i] *= alpha[i / 2 % 2]; }
 }
 
@@ -177,10 +159,9 @@ FMHAGEN_DEVICE void rescale(const Scores& s, Output& o, Rows& reference, Rows& s
   scale_rows(o, sum, alpha);
 }
 
-// True in the whole warpgroup if `predicate` holds in any of its threads.
-// NOTE: the vote tells the compiler that the answer is uniform; without it, loop state is held in
-// every thread's registers and moved to uniform ones before each matrix instruction.
-FMHAGEN_DEVICE bool group_any(u32 group, bool predicate) {
+// NOTE: the vote tells the compiler that the answer is uniform; without it, loop state is held in every thread's
+// registers and moved to uniform ones before each matrix instruction.
+FMHAGEN_DEVICE bool group_any(u32 group, bool predicate) {  // in any thread of the warpgroup
   return warp_any(named_barrier_any(1 + group, GROUP_THREADS, predicate));
 }
 
@@ -227,19 +208,13 @@ FMHAGEN_DEVICE void normalise(Output& o, const Rows& sum) {
   FMHAGEN_UNROLL for (u32 i = 0; i < HEAD_DIM_V / 2; ++i) { o[i] *= inverse[i / 2 % 2]; }
 }
 
-// Exchanges 2 x 2 blocks between the lanes that differ in the bits of `lane_mask`: the one whose bit is set
-// gives `low` for `high`.
-FMHAGEN_DEVICE void exchange(u32& low, u32& high, u32 lane_mask) {
-  const bool upper = (thread_index() & lane_mask) != 0;
-  const u32 received = shuffle_xor_bits(upper ? low : high, lane_mask);
-  low = upper ? received : low;
-  high = upper ? high : received;
-}
-
 // Transposes a 4 x 4 block over the four lanes that share a row: register i of lane j and j of i change places.
 FMHAGEN_DEVICE void transpose(u32 (&r)[4]) {
-  exchange(r[0], r[1], 1);
-  exchange(r[2], r[3], 1);
-  exchange(r[0], r[2], 2);
-  exchange(r[1], r[3], 2);
+  FMHAGEN_UNROLL for (u32 i = 0; i < 4; ++i) {  // pairs 0 1 and 2 3 of neighbouring lanes, then 0 2 and 1 3
+    const u32 distance = 1 + i / 2, low = i < 2 ? 2 * i : i - 2, high = low + distance;
+    const bool upper = (thread_index() & distance) != 0;
+    const u32 received = shuffle_xor(upper ? r[low] : r[high], distance);
+    r[low] = upper ? received : r[low];
+    r[high] = upper ? r[high] : received;
+  }
 }

@@ -99,9 +99,9 @@ static inline f32 shuffle_xor(f32 value, u32 lane_mask) {
   return emulator::float_of(values[(emulator::current->lane ^ lane_mask) % emulator::LANES]);
 }
 
-static inline u32 shuffle_xor_bits(u32 value, u32 lane_mask) {
+static inline u32 shuffle_xor(u32 value, u32 lane_mask) {
   FMHAGEN_COUNT("shfl");
-  const u32* values = emulator::warp_exchange("shuffle_xor_bits", lane_mask, value);
+  const u32* values = emulator::warp_exchange("shuffle_xor", lane_mask, value);
   return values[(emulator::current->lane ^ lane_mask) % emulator::LANES];
 }
 
