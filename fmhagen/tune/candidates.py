@@ -114,8 +114,11 @@ def _split_kv(space: Space) -> Iterator[Schedule]:
     from the sizes and lengths of each call.
     """
     # What goes straight to registers has no ring.
-    copies = [(copy, n) for copy in Copy for n in space.cache_stages if copy != Copy.DIRECT]
-    copies.append((Copy.DIRECT, 1))
+    copies = tuple(
+        (copy, stages)
+        for copy in Copy
+        for stages in ((1,) if copy == Copy.DIRECT else space.cache_stages)
+    )
     axes = itertools.product(copies, space.cache_keys, space.cache_warps, space.cache_blocks)
     for (copy, stages), tile_n, warps, blocks in axes:
         yield Schedule(
