@@ -95,7 +95,7 @@ def arguments_of(spec: AttentionSpec, heads: int, heads_kv: int, cache: Any) -> 
     seed=st.integers(0, 2**16),
 )
 # NOTE: not shrunk: each example compiles a kernel.
-@settings(max_examples=10, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, phases=[Phase.generate], suppress_health_check=list(HealthCheck))
 def test_a_drawn_call(
     spec: AttentionSpec,
     target: str,
