@@ -133,6 +133,7 @@ class Plan:
         walks: the keys of a tile are not all those before an end: units are found one by one.
         asks_query: the score function, or a mask that is no range, is asked for query and key.
         score_pair: the score function for two keys; None where it is printed for one, or not.
+        hides_by_bits: a mask that is asked for each key is asked in a loop, for want of registers.
         clamps_keys: a key indexes a tensor of the mask or score function.
         longest_first: query tiles differ in work, the last ones of a sequence have the most.
         split: what a kernel over a key/value cache has besides; None for others.
@@ -192,6 +193,7 @@ class Plan:
     walks: bool = False
     asks_query: bool = False
     clamps_keys: bool = False
+    hides_by_bits: bool = False
     runs: bool = False
     offset_mask: bool = False
     reads_mask: bool = False

@@ -277,3 +277,18 @@ def test_planted_faults_are_found_by_every_seed(name: str) -> None:
         except EmulatorError as error:
             found = error.kind in ("race", "uninitialised", "deadlock", "divergence")
         assert found, f"seed {seed}"
+
+
+def test_a_wave_alone_on_its_simd_asks_a_mask_bit_by_bit_beside_what_it_fetches() -> None:
+    document = np.repeat(np.arange(9, dtype=np.int32), 17)
+    bias = PARAMETERS.standard_normal((1, 150)).astype(np.float32)
+    spec = AttentionSpec(
+        head_dim=256,
+        mask_mod="d: i32[1]; d[q_idx] == d[kv_idx]",
+        score_mod="bias: f32[2]; score + bias[h, kv_idx]",
+    )
+    alone = default_schedule(spec, GFX942)
+    assert lower(spec, alone, GFX942).hides_by_bits
+    shallow = dataclasses.replace(spec, head_dim=64)
+    assert not lower(shallow, default_schedule(shallow, GFX942), GFX942).hides_by_bits
+    check(spec, (1, 1, 1, 70, 101), alone, params={"d": document, "bias": bias})

@@ -165,6 +165,7 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         walks=not language.right_only,
         asks_query=asks_query(language),
         clamps_keys=clamps_keys(language),
+        hides_by_bits=waves_per_simd == 1 and pair is not None and bool(pair.fetches),
         score_pair=pair,
         ping_pong=schedule.ping_pong,
         slot_table=table,
