@@ -47,6 +47,8 @@ def _less_keys(spec: AttentionSpec, depth: int) -> int:
     is_long = sum(n.op != "load" and n.reads("score", "kv_idx") for n in walk(score)) > _LONG_SCORE
     kind = 3 if loads and (is_long or loads > 1) else 2 if loads else 1 if is_long else 0
     row = _NARROWER[min(deepest for deepest in _NARROWER if depth <= deepest)]
+    if spec.kv_cache and depth <= 64 and spec.window_left is not None:
+        less = 16  # the four warpgroups of these depths have no register to spare
     return max(less, row[kind])
 
 
