@@ -167,7 +167,7 @@ class Kernel:
             TensorError, CaptureError: as a call.
         """
         if self._mapper is None:
-            limit = "needs no block map: what its tiles show is known without one"
+            limit = "has no block map: its tiles are known without, or its sequences are packed"
             raise InvalidSpecError("spec", self.plan.symbol, limit, "leave block_map out")
         return self._map(q, k, params, block_mask)
 

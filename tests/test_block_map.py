@@ -253,7 +253,7 @@ def test_maps_of_other_lengths_tiles_masks_and_sizes_are_refused(target: str) ->
 def test_kernels_of_known_bounds_need_no_map(target: str) -> None:
     q, k, v = tensors_of(0, 1, (1, 1), (10, 10))
     kernel = kernel_of(target, masks.sliding_window(5))
-    with pytest.raises(InvalidSpecError, match="needs no block map"):
+    with pytest.raises(InvalidSpecError, match="has no block map"):
         kernel.prepare(q, k)
     with pytest.raises(TensorError, match=r"block_map=.*takes no such argument.*by position"):
         kernel(q, k, v, block_map=3)
@@ -299,3 +299,16 @@ def test_specs_of_maps_refuse_what_no_kernel_does() -> None:
     for sizes, match in (((0, 64), "tile_m=0"), ((64, 20), "tile_n=20: must be a multiple of 16")):
         with pytest.raises(InvalidSpecError, match=match):
             MapSpec(mask=mask, tile_m=sizes[0], tile_n=sizes[1])
+
+
+@every_target
+def test_packed_sequences_have_no_map_and_say_so(target: str) -> None:
+    spec = AttentionSpec(head_dim=64, varlen=True, mask_mod="d: i32[1]; d[q_idx] == d[kv_idx]")
+    kernel = compile_kernel(spec, target=target)
+    q = np.zeros((10, 1, 64), np.float16)
+    with pytest.raises(InvalidSpecError, match="its sequences are packed"):
+        kernel.prepare(q, q)
+    offsets = np.array([0, 10], np.int32)
+    extras = {"cu_seqlens_q": offsets, "cu_seqlens_k": offsets, "params": {"d": offsets}}
+    with pytest.raises(TensorError, match="unless sequences are packed"):
+        kernel(q, q, q, block_map=object(), **extras)

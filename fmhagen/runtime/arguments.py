@@ -50,7 +50,7 @@ class Extras(TypedDict, total=False):
 _NUMBERS = ("max_seqlen_q", "max_seqlen_k")
 _PREPARE = "make one by kernel.prepare(q, k)"
 _SUGGESTIONS = {
-    "block_map": "only masks that read tensors by position need one",
+    "block_map": "masks that read tensors by position take one, unless sequences are packed",
     "params": "a spec with a mask_mod or score_mod takes them",
     "alibi_slopes": "a spec with alibi=True takes them",
     "sinks": "a spec with sink=True takes them",
