@@ -134,11 +134,20 @@ def test_every_parameter_is_used(instance: Instance) -> None:
 @every_instance
 def test_every_function_stands_above_its_uses(instance: Instance) -> None:
     code = code_of(instance.source().text)
-    pattern = r"^(?:template <.*?>\s)?FMHAGEN_DEVICE\b[^(;{]*?\b(\w+)\([^{;]*\) \{"
+    pattern = r"^(?:template <.*?>\s+)?FMHAGEN_DEVICE\b[^(;{]*?\b(\w+)\([^{;]*\) \{"
     found = list(re.finditer(pattern, code, re.MULTILINE))
     assert found
-    for match in found:
+    first = {match[1]: match for match in reversed(found)}  # of functions with one name
+    for match in first.values():
         assert not re.search(rf"\b{match[1]}\(", re.sub(r'"[^"\n]*"', "", code[: match.start()]))
+
+
+def test_the_fastest_causal_kernel_is_short() -> None:
+    """The causal kernel of head_dim 128, prelude included, is read from top to bottom."""
+    source = Instance.of(AttentionSpec(causal=True), TARGETS[0]).source()
+    assert source.target == "sm90"
+    assert "d128" in source.symbol
+    assert source.text.count("\n") < 690
 
 
 def sections(text: str, symbol: str) -> dict[str, str]:

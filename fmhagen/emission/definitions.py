@@ -39,7 +39,7 @@ class Definition:
         if not comment.startswith("// ") or not lines or lines[0].startswith("//"):
             return self.text
         remark = comment.removeprefix("// ").removesuffix(".")
-        if remark[1].islower():
+        if remark[1].islower() or remark.startswith("A "):
             remark = remark[0].lower() + remark[1:]
         # NOTE: a template's parameters may stand on a line of their own above the head.
         for i in (1, 0) if lines[0].endswith(">") else (0,):

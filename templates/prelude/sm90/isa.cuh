@@ -52,11 +52,10 @@ FMHAGEN_DEVICE void named_barrier_sync(u32 id, u32 threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-// And does it hold in any? (9.7.13.1)
+// Says if it holds in any (9.7.13.1).
 FMHAGEN_DEVICE bool named_barrier_any(u32 id, u32 threads, bool predicate) {
   u32 any;
-  asm volatile("{ .reg .pred mine, all; setp.ne.u32 mine, %3, 0;\n"
-               "bar.red.or.pred all, %1, %2, mine; selp.u32 %0, 1, 0, all; }"
+  asm volatile("{ .reg .pred p, q; setp.ne.u32 p, %3, 0; bar.red.or.pred q, %1, %2, p; selp.u32 %0, 1, 0, q; }"
                : "=r"(any) : "r"(id), "r"(threads), "r"(u32(predicate)) : "memory");
   return any != 0;
 }
@@ -114,8 +113,7 @@ FMHAGEN_DEVICE void mbarrier_arrive_expect_tx(u32 barrier, u32 bytes) {
 // NOTE: with a generous time limit the hardware keeps the warp asleep; without one a waiting warp polls, and takes
 // issue slots and power from the warps that compute.
 FMHAGEN_DEVICE void mbarrier_wait(u32 barrier, u32 parity) {  // until the phase of this parity is over (9.7.13.15.16)
-  asm volatile("{ .reg .pred done;\n"
-               "WAIT: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1, %2; @!done bra WAIT; }"
+  asm volatile("{ .reg .pred p; WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1, %2; @!p bra WAIT; }"
                ::"r"(barrier), "r"(parity), "r"(10000000) : "memory");
 }
 

@@ -1,6 +1,6 @@
 // The tile layer of sm90: what a kernel body says, in terms of the isa layer.
 
-// A number for each of a thread's two rows of an accumulator: lane / 4 and lane / 4 + 8 of its warp's 16.
+// A number for each row of this thread's in an accumulator: lane / 4 and lane / 4 + 8 of its warp's 16.
 using Rows = f32[2];
 
 // S, then P: element i is of row half i / 2 % 2 and column 8 * (i / 4) + lane % 4 * 2 + i % 2 (PTX ISA 9.7.15.5.1,
@@ -10,7 +10,7 @@ using Scores = f32[TILE_N / 2];
 // O, likewise.
 using Output = f32[HEAD_DIM_V / 2];
 
-// P in 16 bits, two elements a register: the accumulator fragment of S is the A fragment of P V.
+// P in 16 bits, two a register: the D fragment of S is the A fragment of P V.
 using Packed = u32[TILE_N / 4];
 
 // Row of this thread's first accumulator element in its warpgroup's 64.
