@@ -143,3 +143,14 @@ def test_text_is_the_same_under_any_hash_seed() -> None:
         for seed in ("0", "1", "77")
     }
     assert len(outputs) == 1
+
+
+@pytest.mark.parametrize("target", ["sm90", "gfx942"])
+def test_parameters_of_long_names_keep_within_lines(target: str) -> None:
+    name = "types_of_the_edges_on_the_shortest_path"
+    spec = AttentionSpec(score_mod=f"{name}: f32[4]; score + {name}[b, h, q_idx, kv_idx]")
+    lines = fmhagen.emit(spec, target=target).text.splitlines()
+    declared = [line for line in lines if line.startswith("  i64 ") and f"{name}_stride" in line]
+    assert len(declared) > 1
+    assert sum(line.count("_stride_") for line in declared) == 4
+    assert all(len(line) <= 120 for line in declared)

@@ -60,13 +60,26 @@ def _literal(value: int | float) -> str:
     return cxx_float(value) if isinstance(value, float) else str(value)
 
 
+_MEMBER_LENGTH = 116  # of a line of parameters, less its indentation
+
+
 def members(fields: tuple[ParamField, ...]) -> tuple[str, ...]:
     """Print the C declarations of parameter fields, neighbours of one kind on one line."""
-    kinds = itertools.groupby(enumerate(fields), key=_kind)
-    return tuple(
-        f"{ctype} {', '.join(field.name for _, field in group)};".ljust(24) + f"  // {comment}"
-        for (ctype, comment, _), group in kinds
-    )
+    lines = []
+    for (ctype, comment, _), group in itertools.groupby(enumerate(fields), key=_kind):
+        names: list[str] = []
+        for _, field in group:
+            # NOTE: names of users' parameters are as long as they like.
+            if names and len(_member(ctype, [*names, field.name], comment)) > _MEMBER_LENGTH:
+                lines.append(_member(ctype, names, comment))
+                names = []
+            names.append(field.name)
+        lines.append(_member(ctype, names, comment))
+    return tuple(lines)
+
+
+def _member(ctype: str, names: list[str], comment: str) -> str:
+    return f"{ctype} {', '.join(names)};".ljust(24) + f"  // {comment}"
 
 
 def _kind(numbered: tuple[int, ParamField]) -> tuple[str, str, int]:
