@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fmhagen.expr.bands import Bounds
+from fmhagen.expr.cap import Cap
 from fmhagen.expr.cxx import CxxFunction
 from fmhagen.expr.nodes import Parameter, Type
 
@@ -74,6 +75,19 @@ class CxxBand:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CxxLine:
+    """A score function that is a line in score and key: what one more of each adds to it.
+
+    Attributes:
+        gain: the function of what the score is multiplied by.
+        slope: the function of what one key more adds, or None if the key does not matter.
+    """
+
+    gain: CxxFunction
+    slope: CxxFunction | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Language:
     """What templates get of a mask and a score function.
 
@@ -81,6 +95,8 @@ class Language:
         place: the struct Place and the function that fills it, place_of: what mask and score
             function read from memory for all of a tile of work is read once.
         score: the score function, or None if scores stay.
+        line: the same as a line in score and key, or None if it is none, or may hide.
+        cap: the same as a soft cap, or None if it is none.
         mask: the whole mask but the end of the keys, or None if everything is visible.
         bands: at least one; that of no mask is [0, seqlen_k).
         rest: class of a tile by what the bands do not say (0 hidden, 1 partly, 2 fully visible),
@@ -97,6 +113,8 @@ class Language:
 
     place: str
     score: CxxFunction | None
+    line: CxxLine | None
+    cap: Cap | None
     mask: CxxFunction | None
     bands: tuple[CxxBand, ...]
     rest: CxxFunction | None
@@ -123,7 +141,8 @@ class Language:
     def functions(self) -> tuple[CxxFunction, ...]:
         """Every function, in the order in which they are printed."""
         bands = (part for band in self.bands for part in (band.first, band.end))
-        found = (self.score, self.mask, *bands, self.rest)
+        line = () if self.line is None else (self.line.gain, self.line.slope)
+        found = (self.score, *line, self.mask, *bands, self.rest)
         return tuple(item for item in found if item is not None)
 
     @property

@@ -122,6 +122,7 @@ class Plan:
         block_registers: of its accumulator, in each lane.
         lane_has_two_rows: its accumulators are so narrow that two of them cover a wave's queries.
         clustered: blocks form clusters; see `Schedule.cluster`.
+        sorted_tiles: blocks order the tiles of a head by how long they take, in shared memory.
         snake: tiles are dealt to the blocks of a persistent grid forwards and backwards in turn.
         sink: a logit without a value is in the denominator.
         max_logit: the largest score of each head is kept.
@@ -147,6 +148,8 @@ class Plan:
         row_bits: unsigned type with a bit for each of a thread's keys of one row and tile.
         has_place: a tile of work holds its place, see `fmhagen.language`.
         pairs: of packed sequences: a tile from the end is dealt with one from the beginning.
+        masked_on_growth: a partly visible step moves the reference only where a row outgrew it.
+        modifies_first: the score function is put on all scores of a step before its softmax.
         score_factor: what brings a score to units of log2, as C++.
         score_text: a score in units of log2, in comments.
     """
@@ -180,6 +183,7 @@ class Plan:
     stage_output: bool = True
     skip_hidden: bool = False
     snake: bool = False
+    sorted_tiles: bool = False
     sink: bool = False
     max_logit: bool = False
     varlen: bool = False
@@ -201,6 +205,8 @@ class Plan:
     row_bits: str = "u32"
     has_place: bool = False
     pairs: bool = False
+    masked_on_growth: bool = False
+    modifies_first: bool = False
     score_factor: str = "params.scale_log2"
     score_text: str = "scale_log2 * S"
     score_pair: ScorePair | None = None

@@ -79,10 +79,10 @@ FAULTS = (
     wrong(
         "window",
         "one_key_too_many_at_the_left",
-        "column >= thread_first",
-        "column + 1 >= thread_first",
+        "~bits_before(first - n_thread)",
+        "~bits_before(first - 1 - n_thread)",
     ),
-    wrong("window", "left_edge_not_masked", "if (!keys.full) {", "if (false) {"),
+    wrong("window", "left_edge_not_masked", "if (!keys.full) { hide", "if (false) { hide"),
     wrong(
         "window",
         "whole_tiles_begin_one_too_early",
@@ -107,12 +107,12 @@ FAULTS = (
     wrong(
         "bands", "end_of_the_keys_forgotten", "is_visible && n < tile.place.seqlen_k", "is_visible"
     ),
-    wrong("score", "scale_left_out", "s[j] * params.scale", "s[j]"),
+    wrong("score", "scale_left_out", "params.scale * LOG2E *", "LOG2E *"),
     wrong(
         "score",
-        "columns_of_the_next_thread",
-        "+ i32(2 * i + j % 2), n_last",
-        "+ i32(2 * i + j % 2) + 2, n_last",
+        "columns_of_another_thread",
+        "static_cast<f32>(i / 4 * 8 + i % 2)",
+        "static_cast<f32>(i / 4 * 4 + i % 2)",
     ),
     PlantedIn(
         problem="score",

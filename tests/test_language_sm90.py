@@ -109,6 +109,7 @@ _BUCKETS = np.random.default_rng(4).standard_normal(40).astype(np.float32)
 SCORES: dict[str, dict[str, object]] = {
     "alibi": {"alibi": True},
     "soft_cap": {"soft_cap": 5.0},
+    "wide_cap": {"soft_cap": 30.0},  # small scores go by a polynomial, large ones by tanh
     "cap_and_alibi": {"soft_cap": 30.0, "alibi": True},
     "relative": {"score_mod": "score - 0.01 * abs(q_idx - kv_idx)"},
     "temperature": {"score_mod": lambda score, b, h, q, k: score * np.where(h < 1, 0.5, 2.0)},

@@ -2,6 +2,8 @@
 
     Place place_of(params, b, h, seqlen_q, seqlen_k)           with what is read for a tile of work
     f32  score_mod(params, place, score, q_idx, kv_idx)        natural units, after the scale
+    f32  score_gain(params, place, q_idx)                      of a score function that is a line:
+    f32  score_slope(params, place, q_idx)                     gain * score + slope * kv_idx + rest
     bool mask_mod(params, place, q_idx, kv_idx)                the mask but the end of the keys
     i32  first_key_J(params, place, q_idx)                     band J = 0..: row q_idx sees at most
     i32  end_key_J(params, place, q_idx)                       the keys [first, end) of their union
@@ -17,14 +19,16 @@ from collections import Counter
 from dataclasses import dataclass
 
 from fmhagen.expr.bands import Band, bounds_of
+from fmhagen.expr.cap import cap_of
 from fmhagen.expr.cxx import TILE, CxxFunction, function, is_clamped
 from fmhagen.expr.cxx_place import place_names, place_text
 from fmhagen.expr.finite import may_hide
+from fmhagen.expr.line import line_of
 from fmhagen.expr.nodes import Node, walk
 from fmhagen.expr.products import START, STOP
 from fmhagen.expr.tiles import tile_class
 from fmhagen.formula import is_mapped, mask_of, score_of, spec_parameters
-from fmhagen.language import Argument, CxxBand, Language
+from fmhagen.language import Argument, CxxBand, CxxLine, Language
 from fmhagen.spec import AttentionSpec
 
 _EVERYTHING = (Band(first=START, end=STOP),)
@@ -48,6 +52,8 @@ def lower_language(spec: AttentionSpec, *, mapped: bool | None = None) -> Langua
     return Language(
         place=place_text(printer.members),
         score=None if score is None else printer.score(score),
+        line=printer.line(score),
+        cap=cap_of(score),
         mask=None if mask is None else printer.mask(mask),
         bands=tuple(
             CxxBand(
@@ -77,6 +83,21 @@ class _Printer:
         summary = "What becomes of a scaled score."
         leaves = ("score", "q_idx", "kv_idx")
         return function("score_mod", summary, "f32", leaves, score, self.members)
+
+    def line(self, score: Node | None) -> CxxLine | None:
+        line = None if may_hide(score) else line_of(score)
+        if line is None:
+            return None
+        what = "What a score is multiplied by: the score function is a line in score and key."
+        step = "By how much the score function grows from one key to the next."
+        row = ("q_idx",)
+        slope = line.slope
+        return CxxLine(
+            gain=function("score_gain", what, "f32", row, line.gain, self.members),
+            slope=None
+            if slope is None
+            else function("score_slope", step, "f32", row, slope, self.members),
+        )
 
     def mask(self, mask: Node) -> CxxFunction:
         summary = "Whether query q_idx sees key kv_idx, the end of the keys aside."

@@ -17,7 +17,13 @@ from fmhagen.lowering.warp_specialised_checks import (
     check_shape,
 )
 from fmhagen.lowering.warp_specialised_maps import BOX_COLUMNS, SWIZZLE_BYTES, tensor_maps
+from fmhagen.lowering.warp_specialised_order import (
+    add_tile_order,
+    sorts_tiles,
+    tile_order_constants,
+)
 from fmhagen.lowering.warp_specialised_params import param_fields
+from fmhagen.lowering.warp_specialised_scores import cap_constants, score_unit
 from fmhagen.lowering.warp_specialised_varlen import add_order, order_constants
 from fmhagen.plan import (
     Constant,
@@ -87,8 +93,12 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
     if spec.kv_cache and schedule.store == Store.STAGED:
         limit = "over a cache O leaves from registers"
         raise ScheduleError("store", str(schedule.store), limit, "use store='direct'")
+    sorted_tiles = not ordered and sorts_tiles(spec, schedule, language, shared_bytes, target)
     if ordered:
         shared, shared_bytes = add_order(shared, shared_bytes, target)
+    elif sorted_tiles:
+        shared, shared_bytes = add_tile_order(shared, shared_bytes, target)
+    factor, text = score_unit(language)
     element = {"bf16": "bf16", "fp16": "f16"}[spec.dtype]
     params, params_bytes = pack_params(
         param_fields(spec, schedule, language, offset_mask=offset_mask)
@@ -131,6 +141,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         two_p_buffers=schedule.p_buffers == 2,
         snake=masked and not ordered and schedule.persistent,
         longest_first=masked and not ordered,
+        sorted_tiles=sorted_tiles,
         runs=not language.right_only,
         offset_mask=offset_mask,
         reads_mask=masked and not language.exact,
@@ -144,8 +155,12 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         sink=spec.sink,
         max_logit=spec.max_logit,
         pairs=ordered and masked and language.right_only,
-        score_factor="params.scale_log2" if language.score is None else "LOG2E",
-        score_text="scale_log2 * S" if language.score is None else "LOG2E * score",
+        masked_on_growth=not language.right_only and schedule.rescale != Rescale.ALWAYS,
+        modifies_first=language.score is not None
+        and language.line is None
+        and language.cap is None,
+        score_factor=factor,
+        score_text=text,
         rescale_on_overflow=schedule.rescale == Rescale.ON_OVERFLOW,
         heads_in_l2_bytes=target.l2_bytes // 2,
         language=language,
@@ -276,6 +291,8 @@ def _constants(
             else ()
         ),
         *(cache_constants(spec, schedule, language) if spec.kv_cache else ()),
+        *(tile_order_constants(shared) if any(r.name == "SMEM_TURNS" for r in shared) else ()),
+        *(cap_constants(language.cap) if language.cap is not None else ()),
         *((LOG2E,) if spec.sink or language.score is not None else ()),
         LN2,
     )

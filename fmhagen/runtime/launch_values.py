@@ -11,6 +11,7 @@ from fmhagen.kernel_plan import KernelPlan
 from fmhagen.plan import Plan
 from fmhagen.runtime.checks import MAX_ROWS, Axes, Problem
 from fmhagen.runtime.dealing import Deal, choose_deal
+from fmhagen.runtime.key_tiles import band_tiles, causal_offset, key_tiles
 from fmhagen.runtime.tensors import DTYPE_BYTES, TensorView
 from fmhagen.validate import check_scale
 
@@ -188,9 +189,13 @@ def deal_tiles(plan: Plan, problem: Problem, blocks: int) -> Deal:
     if not plan.longest_first or problem.is_packed:
         return Deal(heads_per_section=1, lane_shift=0, balance=1.0)
     group = problem.heads // problem.heads_kv
-    is_triangle = plan.causal and plan.language.right_only
     m_tiles = -(-problem.seqlen_q // plan.grid.tile_m)
-    steps = key_tiles(plan, problem) if is_triangle else (1,) * m_tiles
+    if plan.causal and plan.language.right_only:
+        steps = key_tiles(plan, problem)
+    elif plan.sorted_tiles:
+        steps = tuple(range(1, m_tiles + 1))  # the blocks know better, and even out what is left
+    else:
+        steps = band_tiles(plan, problem)
     head_bytes = problem.seqlen_k * (plan.spec.d + plan.spec.dv) * DTYPE_BYTES[plan.spec.dtype]
     l2_heads = heads if head_bytes == 0 else plan.heads_in_l2_bytes * group // head_bytes
     return choose_deal(
@@ -200,22 +205,6 @@ def deal_tiles(plan: Plan, problem: Problem, blocks: int) -> Deal:
         most_heads=2 * l2_heads if plan.snake else l2_heads,
         l2_heads=l2_heads,
     )
-
-
-def key_tiles(plan: Plan, problem: Problem) -> tuple[int, ...]:
-    """Return how many key tiles each query tile of a causal kernel visits, first rows first."""
-    tile_m, tile_n = plan.grid.tile_m, plan.schedule.tile_n
-    off = causal_offset(plan, problem)
-    counts = []
-    for first in range(0, problem.seqlen_q, tile_m):
-        end = min(first + tile_m, problem.seqlen_q) + off
-        counts.append(max(1, -(-min(max(end, 0), problem.seqlen_k) // tile_n)))
-    return tuple(counts)
-
-
-def causal_offset(plan: Plan, problem: Problem) -> int:
-    """Return off: key m + off is the last that query m sees."""
-    return 0 if plan.top_left else problem.seqlen_k - problem.seqlen_q
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -182,6 +182,9 @@ FMHAGEN_DEVICE i32 after(i32 value, f32 score) {
   return value;
 }
 
+// The same of a float.
+FMHAGEN_DEVICE f32 after_f32(f32 value, f32 score) { return __int_as_float(after(__float_as_int(value), score)); }
+
 // Keeps the compiler from moving reads or writes of an accumulator element across this point.
 FMHAGEN_DEVICE void register_fence(f32& value) { asm volatile("" : "+f"(value)::"memory"); }
 

@@ -1,0 +1,80 @@
+"""The order of a head's tiles in shared memory, where the mask makes them unequally long."""
+
+from __future__ import annotations
+
+from fmhagen.expr.linear import linear
+from fmhagen.language import Language
+from fmhagen.plan import Constant, SharedRegion
+from fmhagen.schedule import Schedule
+from fmhagen.spec import AttentionSpec
+from fmhagen.targets import Target
+
+NUMBER_BYTES = 4
+MOST_PLACES = 2048  # of the order, as 11 bits of a number hold; 8 KiB of shared memory
+LEAST_PLACES = 64
+MOST_BLOCKS = 256  # a thread of the block follows each
+DEALT_ROUNDS = 4  # the last ones
+MOST_ROUNDS = 64  # beyond, blocks get so many tiles that they are even without
+
+
+def sorts_tiles(
+    spec: AttentionSpec, schedule: Schedule, language: Language, used_bytes: int, target: Target
+) -> bool:
+    """Return whether the blocks order the tiles of a head by how long they take.
+
+    Not if all rows see as many keys, nor if tiles are longer the later they come.
+    """
+    if spec.varlen or not schedule.persistent or language.right_only or schedule.cluster > 1:
+        return False
+    room = target.shared_memory_per_block_bytes - used_bytes
+    return not _is_even(language) and _bytes_of(LEAST_PLACES) <= room
+
+
+def _is_even(language: Language) -> bool:
+    """Return whether every row sees as many keys, but for the ends of the sequence."""
+    bounds = language.bounds
+    if language.mapped or bounds.rest is not None or len(bounds.bands) != 1:
+        return False
+    band = bounds.bands[0]
+    width = linear(band.end).plus(linear(band.first), -1)
+    return not any(term.reads("q_idx") for term in width.terms)
+
+
+def add_tile_order(
+    regions: tuple[SharedRegion, ...], used_bytes: int, target: Target
+) -> tuple[tuple[SharedRegion, ...], int]:
+    """Append the order of the tiles to a shared-memory map: as many places as there is room."""
+    places = MOST_PLACES
+    while used_bytes + _bytes_of(places) > target.shared_memory_per_block_bytes:
+        places //= 2
+    rows = (
+        ("SMEM_ORDER", places, "tiles, the longest first: cost << 11 | tile"),
+        ("SMEM_GOT", MOST_BLOCKS, "what each block has got of them"),
+        ("SMEM_TURNS", DEALT_ROUNDS, "this block's turns in the last rounds"),
+    )
+    added = []
+    for name, count, comment in rows:
+        size = count * NUMBER_BYTES
+        added.append(
+            SharedRegion(name=name, offset_bytes=used_bytes, size_bytes=size, comment=comment)
+        )
+        used_bytes += size
+    return (*regions, *added), used_bytes
+
+
+def tile_order_constants(regions: tuple[SharedRegion, ...]) -> tuple[Constant, ...]:
+    """Return the constants of the order."""
+    places = next(r.size_bytes // NUMBER_BYTES for r in regions if r.name == "SMEM_ORDER")
+    return tuple(
+        Constant(ctype="u32", name=name, value=value, comment=comment)
+        for name, value, comment in (
+            ("ORDERED", places, "places of the order"),
+            ("DEALT_ROUNDS", DEALT_ROUNDS, "the last ones, dealt by what blocks have got"),
+            ("MOST_ROUNDS", MOST_ROUNDS, "beyond, none is dealt so: blocks are even without"),
+            ("MOST_BLOCKS", MOST_BLOCKS, "beyond, none is dealt so: a thread follows each block"),
+        )
+    )
+
+
+def _bytes_of(places: int) -> int:
+    return (places + MOST_BLOCKS + DEALT_ROUNDS) * NUMBER_BYTES

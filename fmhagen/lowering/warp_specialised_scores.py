@@ -1,0 +1,38 @@
+"""Score functions of the warp-specialised loop: their units, and the polynomial of soft caps."""
+
+from __future__ import annotations
+
+from fmhagen.expr.cap import Cap
+from fmhagen.language import Language
+from fmhagen.plan import Constant
+
+LIMIT = 0.6
+"""Up to here, in both directions, the polynomial stands for the hyperbolic tangent."""
+
+COEFFICIENTS = (0.999936856, -0.330128059, 0.108397971)
+"""x * (c0 + c1 x^2 + c2 x^4), the least largest relative error within the limit: 6.4e-5."""
+
+
+def cap_constants(cap: Cap) -> tuple[Constant, ...]:
+    """Return the constants of a soft cap."""
+    numbers = (
+        ("CAP", cap.outer, "factor of the hyperbolic tangent"),
+        ("CAP_INNER", cap.inner, "factor of the score in it"),
+        ("CAP_LIMIT", LIMIT, "up to here tanh(x) is x * (CAP_1 + CAP_3 x^2 + CAP_5 x^4)"),
+        ("CAP_1", COEFFICIENTS[0], "least largest relative error, 6.4e-5"),
+        ("CAP_3", COEFFICIENTS[1], "likewise"),
+        ("CAP_5", COEFFICIENTS[2], "likewise"),
+    )
+    return tuple(
+        Constant(ctype="f32", name=name, value=value, comment=comment)
+        for name, value, comment in numbers
+    )
+
+
+def score_unit(language: Language) -> tuple[str, str]:
+    """Return what brings a score to units of log2, and a score in these units, for comments."""
+    if language.score is None:
+        return "params.scale_log2", "scale_log2 * S"
+    if language.line is not None:
+        return "1.0f", "score"  # a line is put on scores in units of log2
+    return "LOG2E", "LOG2E * score"
