@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
 from typing import Any
 
 import ml_dtypes
@@ -24,6 +23,7 @@ from fmhagen.errors import (
     InvalidSpecError,
     TensorError,
 )
+from fmhagen.runtime import small_kernels
 from fmhagen.runtime.emulator_backend import LoadedEmulator
 from fmhagen.runtime.tensors import Memory
 
@@ -383,10 +383,10 @@ def test_torch_tensors_and_a_layout_that_is_known(target: str) -> None:
     k = torch.randn(2, 1, 2, 32, dtype=torch.float32).to(torch.bfloat16)
     caches = [torch.zeros(2, 8, 2, 32, dtype=torch.bfloat16) for _ in range(2)]
     lengths = torch.tensor([3, 0], dtype=torch.int32)
-    before = launch._loaded.cache_info().misses
+    before = small_kernels.loaded.cache_info().misses
     for _ in range(3):
         lengths = append_kv(*caches, k, -k, cache_seqlens=lengths, target=target).cache_seqlens
-    assert launch._loaded.cache_info().misses <= before + 1
+    assert small_kernels.loaded.cache_info().misses <= before + 1
     assert lengths.dtype == torch.int32
     assert lengths.tolist() == [6, 3]
     assert (caches[0][0, 3:6] == k[0]).all()
@@ -517,7 +517,6 @@ def test_planted_faults_are_found(right: str, wrong: str, monkeypatch: pytest.Mo
 
     assert is_right()
     monkeypatch.setattr(launch, "source_of", faulty)
-    monkeypatch.setattr(launch, "_loaded", functools.cache(launch._loaded.__wrapped__))
     with contextlib.suppress(EmulatorError):
         assert not is_right()
 
@@ -548,7 +547,7 @@ def test_a_cold_call_inside_a_capture_says_how_to_warm_up(
 ) -> None:
     cache, k = np.zeros((1, 8, 1, 112), BF16), np.ones((1, 1, 1, 112), BF16)  # nobody else's depth
     lengths = np.zeros(1, np.int32)
-    backend = launch.backend_of(Memory.HOST)
+    backend = small_kernels.backend_of(Memory.HOST)
     with monkeypatch.context() as patch:
         patch.setattr(type(backend), "is_capturing", lambda *_: True)
         with pytest.raises(CaptureError, match="make the same call once outside it"):

@@ -15,7 +15,8 @@ import fmhagen
 from fmhagen import AttentionSpec, MergeSpec, compile_kernel, merge_states, reference
 from fmhagen.comparison import compare, tolerance_of
 from fmhagen.errors import CaptureError, InvalidSpecError, TensorError
-from fmhagen.merging import MAX_PARTS, calls
+from fmhagen.merging import MAX_PARTS
+from fmhagen.runtime import small_kernels
 from fmhagen.runtime.tensors import Memory, MisalignedTensorWarning
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -247,16 +248,16 @@ def test_specs_print_as_their_constructor_and_refuse_what_no_kernel_does(target:
 def test_a_kind_is_compiled_once(target: str) -> None:
     os, lses = parts_of(2, (1, 4, 2, 64))
     merge_states(os, lses, target=target)
-    before = calls._loaded.cache_info().misses
+    before = small_kernels.loaded.cache_info().misses
     merge_states([o[:, :2] for o in os], [lse[..., :2] for lse in lses], target=target)
-    assert calls._loaded.cache_info().misses == before
+    assert small_kernels.loaded.cache_info().misses == before
 
 
 def test_a_cold_call_inside_a_capture_says_how_to_warm_up(
     target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     os, lses = parts_of(7, (1, 2, 1, 16), np.float32)  # a kind that nobody else uses
-    backend = calls._backend(Memory.HOST)
+    backend = small_kernels.backend_of(Memory.HOST)
     with monkeypatch.context() as patch:
         patch.setattr(type(backend), "is_capturing", lambda *_: True)
         with pytest.raises(CaptureError, match="call merge_states once outside it"):

@@ -6,9 +6,10 @@ import functools
 from typing import Any, NamedTuple
 
 from fmhagen.appending.checks import AppendTensors, check_append
-from fmhagen.appending.launch import Ready, backend_of, memories_of, prepare, spec_of
+from fmhagen.appending.launch import Ready, prepare, spec_of, touched_by
 from fmhagen.runtime.launcher import quick_stream
 from fmhagen.runtime.outputs import new_tensor
+from fmhagen.runtime.small_kernels import backend_of
 from fmhagen.runtime.tensors import Framework, TensorView, view
 
 MAX_READY = 256  # layouts kept; then all are dropped and found again
@@ -144,7 +145,7 @@ def _launch(
     named = {**checked.given, **{tensor.name: tensor for tensor in outputs}}
     addresses = tuple(named[name].address for name in ready.called)
     current = backend_of(cache.memory).stream(cache)
-    ready.run(addresses, current, memories_of(checked, outputs))
+    ready.run(addresses, current, touched_by(checked, outputs))
     given = [t for t in (*call[0], *call[1]) if t is not None]
     if stream is None or checked.is_converted or any(_is_not_quick(t) for t in given):
         return

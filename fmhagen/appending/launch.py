@@ -5,20 +5,19 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from fmhagen.appending.checks import AppendTensors
 from fmhagen.appending.plan import AppendPlan, lower_append, source_of
 from fmhagen.appending.spec import VECTOR_BYTES, AppendSpec, SmallDType, widest_vector
-from fmhagen.compile.driver import compile_source
 from fmhagen.errors import TensorError
-from fmhagen.kernel_plan import KernelPlan
-from fmhagen.merging.memory import ranges_meet
-from fmhagen.runtime.base import Backend, Loaded, Memories, refuse_in_capture
-from fmhagen.runtime.devices import TARGET_OF_MEMORY, gpu_backend
+from fmhagen.runtime.base import Loaded, Memories
+from fmhagen.runtime.devices import TARGET_OF_MEMORY
 from fmhagen.runtime.launch_values import Value
-from fmhagen.runtime.tensors import Memory, TensorView
+from fmhagen.runtime.overlaps import memories_of
+from fmhagen.runtime.small_kernels import backend_of, load_small
+from fmhagen.runtime.tensors import TensorView
 from fmhagen.targets import TARGETS, Target, find_target
 
 MAX_LAUNCHES = 256
@@ -126,8 +125,9 @@ def prepare(
     chip = target or TARGET_OF_MEMORY.get(cache.memory, TARGETS[0].name)
     plan = _plan(spec, find_target(chip).name)
     _check_kind(spec, cache, plan.target)
-    backend = backend_of(cache.memory)
-    loaded = _ready(plan, cache.memory, cache.device, backend.stream(cache))
+    current = backend_of(cache.memory).stream(cache)
+    how = "make the same call once outside it"
+    loaded = load_small(plan, source_of, cache.memory, cache.device, current, warm_up=how)
     new_rows = tensors.batch * tensors.rows * tensors.heads_kv
     values: dict[str, Value] = {
         "table_stride": given["block_table"].strides[0] if "block_table" in given else 0,
@@ -184,58 +184,13 @@ def _check_kind(spec: AppendSpec, cache: TensorView, target: Target) -> None:
         raise TensorError("k_cache", cache.dtype, limit, "nothing is reinterpreted")
 
 
-def memories_of(tensors: AppendTensors, outputs: tuple[TensorView, ...]) -> Memories:
-    """Return what a launch touches: tensors that share a piece of memory are that piece."""
-    read = list(tensors.given.values())
-    updated: list[TensorView] = []
-    if "k" in tensors.given:
-        for name in ("k_cache", "v_cache"):
-            tensor = tensors.given[name]
-            joined = [t for t in (*updated, *read) if ranges_meet(t, tensor)]
-            first = min(t.address for t in (*joined, tensor))
-            end = max(t.address + t.extent_bytes for t in (*joined, tensor))
-            piece = replace(
-                tensor, address=first, shape=(end - first,), strides=(1,), dtype="uint8"
-            )
-            updated = [t for t in updated if t not in joined] + [piece]
-            read = [t for t in read if t not in joined]
-    return Memories(inputs=tuple(read), outputs=outputs, updated=tuple(updated))
+def touched_by(tensors: AppendTensors, outputs: tuple[TensorView, ...]) -> Memories:
+    """Return what a launch touches: a cache is read and written, the outputs are new."""
+    given = tensors.given
+    caches = (given["k_cache"], given["v_cache"]) if "k" in given else ()
+    return memories_of(tuple(given.values()), (*caches, *outputs))
 
 
 @functools.cache
 def _plan(spec: AppendSpec, target: str) -> AppendPlan:
     return lower_append(spec, find_target(target))
-
-
-@functools.cache
-def _warm() -> set[tuple[str, Memory, int]]:
-    """Return the kernels that are loaded, as (symbol, memory, device)."""
-    return set()
-
-
-def _ready(plan: AppendPlan, memory: Memory, device: int, stream: int) -> Loaded:
-    place = plan.symbol, memory, device
-    if place not in _warm():
-        how = "make the same call once outside it"
-        refuse_in_capture(backend_of(memory), plan.symbol, device, stream, how)
-    loaded = _loaded(plan, memory, device)
-    _warm().add(place)
-    return loaded
-
-
-@functools.cache
-def _loaded(plan: AppendPlan, memory: Memory, device: int) -> Loaded:
-    """Compile and load; once a process and device."""
-    kernel: KernelPlan = plan
-    binary = compile_source(source_of(plan), for_emulator=memory == Memory.HOST)
-    return backend_of(memory).load(binary, kernel, device)
-
-
-@functools.cache
-def backend_of(memory: Memory) -> Backend:
-    """Return the backend of a kind of memory."""
-    if memory != Memory.HOST:
-        return gpu_backend(memory)
-    from fmhagen.runtime.emulator_backend import EmulatorBackend, EmulatorOptions
-
-    return EmulatorBackend(EmulatorOptions())

@@ -5,13 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fmhagen.appending.spec import AngleDType, AppendSpec, RowDType
-from fmhagen.emission import assemble
-from fmhagen.emission.definitions import Definition, parse
-from fmhagen.emission.environment import render
+from fmhagen.emission.small import assemble_small
 from fmhagen.errors import UnsupportedSpecError
 from fmhagen.grid import GridFormula
 from fmhagen.params import pack_params
-from fmhagen.resources import templates_dir
 from fmhagen.small_plan import THREADS, SmallPlan, numbers
 from fmhagen.source import Source
 from fmhagen.targets import TARGETS, Target, find_target
@@ -183,15 +180,7 @@ def emit_append(spec: AppendSpec, *, target: str = TARGETS[0].name) -> Source:
 
 def source_of(plan: AppendPlan) -> Source:
     """Print a plan."""
-    prelude = templates_dir() / "prelude" / plan.target.prelude
-    suffix = plan.target.prelude_suffix
-    parts = ("", "_merge", "_append", "_quantise") if plan.quantises else ("", "_merge", "_append")
-    texts = ((prelude / f"isa{part}{suffix}").read_text(encoding="ascii") for part in parts)
-    available: tuple[Definition, ...] = (
-        *(definition for text in texts for definition in parse(text, "isa")),
-        *parse(render("parts/append/vocabulary.j2", plan), "tile"),
-    )
-    return assemble(plan, available)
+    return assemble_small(plan, "_merge", "_append", *(("_quantise",) if plan.quantises else ()))
 
 
 def _fields(spec: AppendSpec) -> tuple[tuple[str, str, str], ...]:

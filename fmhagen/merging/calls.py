@@ -7,19 +7,17 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from fmhagen.compile.driver import compile_source
 from fmhagen.errors import InvalidSpecError, TensorError
-from fmhagen.kernel_plan import KernelPlan
-from fmhagen.merging.memory import memories_of, share_elements
 from fmhagen.merging.plan import MergePlan, lower_merge, source_of
 from fmhagen.merging.spec import MAX_PARTS, MergeDType, MergeSpec
 from fmhagen.runtime.alignment import aligned_copy, misalignment
-from fmhagen.runtime.base import Backend, Loaded, refuse_in_capture
 from fmhagen.runtime.checks import MAX_ROWS, Axes, Problem
-from fmhagen.runtime.devices import TARGET_OF_MEMORY, gpu_backend
+from fmhagen.runtime.devices import TARGET_OF_MEMORY
 from fmhagen.runtime.launch_values import LOG2_E, Value
 from fmhagen.runtime.outputs import allocators, output_shapes
-from fmhagen.runtime.tensors import Memory, TensorView, view
+from fmhagen.runtime.overlaps import memories_of, share_elements
+from fmhagen.runtime.small_kernels import backend_of, load_small
+from fmhagen.runtime.tensors import TensorView, view
 from fmhagen.spec import Layout
 from fmhagen.targets import TARGETS, find_target
 
@@ -174,45 +172,6 @@ def _plan(dtype: str, depth: int, parts: int, target: str) -> MergePlan:
     return lower_merge(spec, find_target(target))
 
 
-@functools.cache
-def _warm() -> set[tuple[str, Memory, int]]:
-    """Return the kernels that are loaded, as (symbol, memory, device)."""
-    return set()
-
-
-def _ready(plan: MergePlan, memory: Memory, device: int, stream: int) -> Loaded:
-    """Return a kernel on a device; compiles and loads it the first time.
-
-    Raises:
-        CaptureError: that is still to do, and the stream is being captured.
-    """
-    place = plan.symbol, memory, device
-    if place not in _warm():
-        how = "call merge_states once outside it"
-        refuse_in_capture(_backend(memory), plan.symbol, device, stream, how)
-    loaded = _loaded(plan, memory, device)
-    _warm().add(place)
-    return loaded
-
-
-@functools.cache
-def _loaded(plan: MergePlan, memory: Memory, device: int) -> Loaded:
-    """Compile and load; once a process and device."""
-    source = source_of(plan)
-    is_host = memory == Memory.HOST
-    kernel: KernelPlan = plan
-    return _backend(memory).load(compile_source(source, for_emulator=is_host), kernel, device)
-
-
-@functools.cache
-def _backend(memory: Memory) -> Backend:
-    if memory != Memory.HOST:
-        return gpu_backend(memory)
-    from fmhagen.runtime.emulator_backend import EmulatorBackend, EmulatorOptions
-
-    return EmulatorBackend(EmulatorOptions())
-
-
 def _launch(
     target: str,
     axes: Axes,
@@ -236,9 +195,9 @@ def _launch(
     for i, (part, state) in enumerate(zip(parts, states, strict=True)):
         values |= _tensor(f"o_{i}", part, axes) | _tensor(f"lse_{i}", state, lse_axes)
     values |= _tensor("o", o, axes) | _tensor("lse", lse, lse_axes)
-    backend = _backend(o.memory)
-    stream = backend.stream(parts[0])
-    loaded = _ready(plan, o.memory, o.device, stream)
+    stream = backend_of(o.memory).stream(parts[0])
+    how = "call merge_states once outside it"
+    loaded = load_small(plan, source_of, o.memory, o.device, stream, warm_up=how)
     memories = memories_of((*parts, *states), (o, lse))
     blocks = plan.grid.blocks(math.ceil(rows / plan.grid.tile_m), 0)
     launch = loaded.bind([values[f.name] for f in plan.params], blocks, stream, memories)

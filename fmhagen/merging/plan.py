@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fmhagen.emission import assemble
-from fmhagen.emission.definitions import Definition, parse
-from fmhagen.emission.environment import render
+from fmhagen.emission.small import assemble_small
 from fmhagen.grid import GridFormula
 from fmhagen.merging.spec import VECTOR_BYTES, MergeDType, MergeSpec
 from fmhagen.params import pack_params
-from fmhagen.resources import templates_dir
 from fmhagen.small_plan import THREADS, SmallPlan, numbers
 from fmhagen.source import Source
 from fmhagen.targets import TARGETS, Target, find_target
@@ -91,16 +88,7 @@ def emit_merge(spec: MergeSpec, *, target: str = TARGETS[0].name) -> Source:
 
 def source_of(plan: MergePlan) -> Source:
     """Print a plan."""
-    prelude = templates_dir() / "prelude" / plan.target.prelude
-    suffix = plan.target.prelude_suffix
-    texts = (
-        (prelude / f"isa{part}{suffix}").read_text(encoding="ascii") for part in ("", "_merge")
-    )
-    available: tuple[Definition, ...] = (
-        *(definition for text in texts for definition in parse(text, "isa")),
-        *parse(render("parts/merge_states/vocabulary.j2", plan), "tile"),
-    )
-    return assemble(plan, available)
+    return assemble_small(plan, "_merge")
 
 
 def _fields(spec: MergeSpec) -> tuple[tuple[str, str, str], ...]:

@@ -35,12 +35,17 @@ def share_elements(one: TensorView, other: TensorView) -> bool:
 
 
 def memories_of(inputs: tuple[TensorView, ...], outputs: tuple[TensorView, ...]) -> Memories:
-    """Return what a launch touches: an output among inputs is one piece of memory with them."""
-    fresh, updated = [], []
+    """Return what a launch touches: an output among inputs is one piece of memory with them.
+
+    Outputs that share such a piece are one with it, too.
+    """
+    fresh: list[TensorView] = []
+    updated: list[TensorView] = []
     read = list(inputs)
     for output in outputs:
-        joined = [t for t in read if ranges_meet(t, output)]
+        joined = [t for t in (*updated, *read) if ranges_meet(t, output)]
         read = [t for t in read if t not in joined]
+        updated = [t for t in updated if t not in joined]
         if not joined:
             fresh.append(output)
             continue
