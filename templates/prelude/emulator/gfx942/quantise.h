@@ -1,5 +1,6 @@
 // Functions of isa_quantise: floats rounded to 8 bits, the floats among them of the FNUZ kind.
 #pragma once
+#include "../core/quantise.h"
 
 namespace emulator {
 
@@ -10,24 +11,8 @@ static inline u32 fnuz_of(f32 value, f32 largest) {
   if (magnitude != magnitude) return 0x80;
   u32 sign = value < 0 ? 0x80 : 0;
   if (magnitude >= largest) return sign | 0x7F;
-  int exponent = 0;
-  frexpf(magnitude, &exponent);
-  exponent = exponent - 1 < 1 - BIAS || magnitude == 0.0f ? 1 - BIAS : exponent - 1;
-  // Counted in units of the last bit, which nearbyint rounds; a carry moves into the exponent.
-  f32 units = nearbyintf(ldexpf(magnitude, static_cast<int>(MANTISSA) - exponent));
-  u32 bits = (static_cast<u32>(exponent - 1 + BIAS) << MANTISSA) + static_cast<u32>(units);
+  u32 bits = small_float_bits<MANTISSA>(magnitude, 1 - BIAS);
   return bits ? sign | bits : 0;  // there is no -0
-}
-
-static inline u32 int8_of(f32 value) {
-  if (value != value) return 0;
-  f32 whole = nearbyintf(value);
-  return static_cast<u32>(static_cast<i32>(whole < -128.0f ? -128.0f : whole > 127.0f ? 127.0f : whole)) & 0xFF;
-}
-
-static inline void check_pair(const char* operation, f32 low, f32 high) {
-  check_register(operation, low);
-  check_register(operation, high);
 }
 
 }  // namespace emulator

@@ -1,6 +1,6 @@
 // Functions of isa_quantise: floats rounded to 8 bits.
 #pragma once
-#include "../core/poison.h"
+#include "../core/quantise.h"
 
 namespace emulator {
 
@@ -11,29 +11,12 @@ static inline u32 small_float_of(f32 value, i32 smallest_exponent, f32 largest) 
   f32 magnitude = fabsf(value);
   if (magnitude != magnitude) return NAN_BITS;
   if (magnitude >= largest) return sign | LARGEST;
-  int exponent = 0;
-  frexpf(magnitude, &exponent);
-  exponent = exponent - 1 < smallest_exponent || magnitude == 0.0f ? smallest_exponent : exponent - 1;
-  // Counted in units of the last bit, which nearbyint rounds; a carry moves into the exponent.
-  f32 units = nearbyintf(ldexpf(magnitude, static_cast<int>(MANTISSA) - exponent));
-  u32 biased = static_cast<u32>(exponent - smallest_exponent);
-  return sign | ((biased << MANTISSA) + static_cast<u32>(units));
+  return sign | small_float_bits<MANTISSA>(magnitude, smallest_exponent);
 }
 
 static inline u32 e4m3_of(f32 value) { return small_float_of<3, 0x7E, 0x7F>(value, -6, 448.0f); }
 
 static inline u32 e5m2_of(f32 value) { return small_float_of<2, 0x7B, 0x7F>(value, -14, 57344.0f); }
-
-static inline u32 int8_of(f32 value) {
-  if (value != value) return 0;
-  f32 whole = nearbyintf(value);
-  return static_cast<u32>(static_cast<i32>(whole < -128.0f ? -128.0f : whole > 127.0f ? 127.0f : whole)) & 0xFF;
-}
-
-static inline void check_pair(const char* operation, f32 low, f32 high) {
-  check_register(operation, low);
-  check_register(operation, high);
-}
 
 }  // namespace emulator
 
