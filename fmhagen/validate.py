@@ -97,17 +97,29 @@ def _head_dims(target: Target) -> str:
     return f"must be a multiple of {dims[0]} up to {dims[-1]}"
 
 
-def _feature_rule(field: str, feature: str, unused: object, what: str, suggestion: str) -> Rule:
-    """Return the rule that a field stays unused where a target lacks a feature."""
-    return Rule(
-        field=field,
-        holds=lambda spec, target: (
-            getattr(spec, field) == unused
-            or feature in (target.cache_features if spec.kv_cache else target.features)
-        ),
-        limit=lambda target: f"{what} not generated yet",
-        suggestion=lambda spec, target: suggestion,
-    )
+def _feature_rules(
+    field: str, feature: str, unused: object, what: str, suggestion: str
+) -> tuple[Rule, Rule]:
+    """Return the rules that a field stays unused where a target lacks a feature.
+
+    The second one is for specs over a key/value cache, whose kernels have features of their own.
+    """
+
+    def rule(*, over_cache: bool) -> Rule:
+        return Rule(
+            field=field,
+            holds=lambda spec, target: (
+                getattr(spec, field) == unused
+                or spec.kv_cache != over_cache
+                or feature in (target.cache_features if over_cache else target.features)
+            ),
+            limit=lambda target: (
+                f"{what} not generated yet" + (" over a key/value cache" if over_cache else "")
+            ),
+            suggestion=lambda spec, target: suggestion,
+        )
+
+    return rule(over_cache=False), rule(over_cache=True)
 
 
 RULES: tuple[Rule, ...] = (
@@ -140,7 +152,7 @@ RULES: tuple[Rule, ...] = (
         suggestion=_nearest_head_dim,
     ),
     *(
-        _feature_rule(field, feature, unused, what, suggestion)
+        rule
         for field, feature, unused, what, suggestion in (
             ("window_left", "window", None, "sliding windows are", "use window_left=None"),
             (
@@ -172,6 +184,7 @@ RULES: tuple[Rule, ...] = (
                 "pass K and V of each sequence's own length",
             ),
         )
+        for rule in _feature_rules(field, feature, unused, what, suggestion)
     ),
     Rule(
         field="kv_dtype",

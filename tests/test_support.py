@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
+from fmhagen.errors import UnsupportedSpecError
+from fmhagen.spec import AttentionSpec
 from fmhagen.support import FEATURES, reason_against, support_matrix
-from fmhagen.targets import TARGETS
-from fmhagen.validate import RULES, is_supported
+from fmhagen.targets import TARGETS, find_target
+from fmhagen.validate import RULES, check_support, is_supported
 
 
 def test_every_cell_is_the_validators_answer() -> None:
@@ -31,3 +35,19 @@ def test_every_rule_has_a_feature_that_it_can_refuse() -> None:
         if value != plain[name]
     }
     assert fields <= varied
+
+
+@pytest.mark.parametrize(
+    ("target", "fields", "what"),
+    [
+        ("sm90", {"max_logit": True}, "largest scores are"),
+        ("gfx942", {"varlen": True}, "packed sequences are"),
+    ],
+)
+def test_what_is_missing_over_a_cache_alone_is_said_so(
+    target: str, fields: dict[str, bool], what: str
+) -> None:
+    check_support(AttentionSpec(causal=True, **fields), find_target(target))
+    message = f"{what} not generated yet over a key/value cache on {target}"
+    with pytest.raises(UnsupportedSpecError, match=message):
+        check_support(AttentionSpec(causal=True, page_size=16, **fields), find_target(target))
