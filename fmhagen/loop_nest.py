@@ -148,6 +148,7 @@ def _split_kv(plan: Plan) -> tuple[str, ...]:
         (1, f"merge O, l of the {warps}", "through shared memory"),
         (1, "O, LSE", "if the run is all of its sequence"),
         (1, "else partial O, LSE -> workspace", ""),
+        *_max_logit(plan, "row of a wave" if split.uses_registers else "row of a warp", indent=0),
         (0, "second kernel: add up the parts of each row", "of sequences that were cut"),
     )
 
@@ -189,10 +190,10 @@ def _softmax(plan: Plan) -> tuple[tuple[int, str, str], ...]:
     return ((3, rescale, when), *probabilities)
 
 
-def _max_logit(plan: Plan, by: str) -> tuple[tuple[int, str, str], ...]:
+def _max_logit(plan: Plan, by: str, indent: int = 2) -> tuple[tuple[int, str, str], ...]:
     if not plan.max_logit:
         return ()
-    return ((2, "max_logit[h] = max(max_logit[h], S)", f"one atomic operation a {by}"),)
+    return ((indent, "max_logit[h] = max(max_logit[h], S)", f"one atomic operation a {by}"),)
 
 
 def _products(plan: Plan, depth: int, *, value: bool = False) -> str:

@@ -47,6 +47,7 @@ FEATURES: tuple[Feature, ...] = (
     _one("key/value cache, contiguous", AttentionSpec(kv_cache=True)),
     _one("key/value cache, pages of any size", AttentionSpec(page_size=16)),
     _one("packed queries over a cache", AttentionSpec(page_size=16, varlen=True)),
+    _one("largest score of each head, over a cache", AttentionSpec(page_size=16, max_logit=True)),
     *(
         _one(f"key/value cache of {dtype}", AttentionSpec(kv_cache=True, kv_dtype=dtype))
         for dtype in (DType.E4M3, DType.E5M2, DType.INT8)

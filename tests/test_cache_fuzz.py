@@ -46,6 +46,7 @@ def drawn_specs(draw: st.DrawFn) -> AttentionSpec:
         "sink": draw(st.booleans()),
         "layout": draw(st.sampled_from(["bshd", "bhsd"])),
         "cache_layout": draw(st.sampled_from(["nhd", "hnd"])),
+        "max_logit": draw(st.booleans()),
         "batch_invariant": draw(st.sampled_from([False, False, True])),
         "mask_mod": maybe(MASKS, 5),
     }
@@ -69,6 +70,8 @@ def arguments_of(spec: AttentionSpec, heads: int, heads_kv: int, cache: Any) -> 
         found["sinks"] = rng.standard_normal(heads).astype(np.float32)
     if spec.alibi:
         found["alibi_slopes"] = (2.0 ** -rng.uniform(1, 6, heads)).astype(np.float32)
+    if spec.max_logit:
+        found["max_logit"] = np.full(heads, -np.inf, np.float32)
     batch = len(cache.lengths)
     shapes = {"tensor": (1,), "head": (batch, heads_kv), "token": cache.k.shape[:3]}
     if spec.kv_scale != "none":
@@ -139,7 +142,12 @@ def test_a_drawn_call(
     if not spec.batch_invariant:
         given["num_splits"] = num_splits
     o, lse = kernel(cache.q, cache.k, cache.v, return_lse=True, **given)
+    largest = more.get("max_logit")
+    if largest is not None:
+        more["max_logit"] = np.full(heads[0], -np.inf)
     assert_right(spec, cache, o, lse, **more)
+    if largest is not None:
+        np.testing.assert_allclose(largest, more["max_logit"], rtol=2e-5, atol=2e-5)
 
     # A sequence alone, on another chip: the same bits, if the cut follows from its length.
     reads_batch = spec.mask_mod is not None and "b %" in str(spec.mask_mod)

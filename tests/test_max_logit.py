@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import pytest
+from cache_cases import assert_right, make_cache
 from emulated import TARGET_NAMES
 
 import fmhagen
@@ -19,14 +20,13 @@ from fmhagen.errors import (
     InvalidSpecError,
     ScheduleError,
     TensorError,
-    UnsupportedSpecError,
 )
 from fmhagen.loop_nest import loop_nest
 from fmhagen.lowering import lower
 from fmhagen.runtime.emulator_backend import EmulatorOptions
 from fmhagen.schedule import MainLoop, Rescale, Schedule
 from fmhagen.select import choose
-from fmhagen.spec import AttentionSpec
+from fmhagen.spec import AttentionSpec, CacheScale, DType
 from fmhagen.targets import GFX942, SM90
 
 Array = npt.NDArray[Any]
@@ -144,6 +144,79 @@ def test_one_call_gives_it_beside_o_and_lse(target: str) -> None:
     assert o.shape == q.shape
 
 
+CACHES = {
+    "decode": AttentionSpec(
+        head_dim=64, causal=True, page_size=16, sink=True, soft_cap=3.0, max_logit=True
+    ),
+    "speculative": AttentionSpec(head_dim=64, kv_cache=True, causal=True, max_logit=True),
+    "small": AttentionSpec(
+        head_dim=64,
+        causal=True,
+        window_left=70,
+        page_size=3,
+        kv_dtype=DType.E4M3,
+        kv_scale=CacheScale.HEAD,
+        max_logit=True,
+    ),
+    "no_key": AttentionSpec(
+        head_dim=64, page_size=8, mask_mod="(h != 1) & (kv_idx < 9)", max_logit=True
+    ),
+    "prefill": AttentionSpec(
+        head_dim=64, page_size=16, causal=True, mask_mod="kv_idx % 3 != 0", max_logit=True
+    ),
+}
+
+
+@on_targets
+@pytest.mark.parametrize("name", CACHES)
+def test_it_is_the_largest_over_a_cache_however_its_keys_are_cut(name: str, target: str) -> None:
+    spec = CACHES[name]
+    rows = {"speculative": 5, "prefill": 70}.get(name, 1)
+    lengths = (0, 130, 1, 300, 77)
+    cache = make_cache(spec, lengths=lengths, seqlen_q=rows, room=20, target=target)
+    given: dict[str, Any] = {"cache_seqlens": cache.lengths}
+    if cache.table is not None:
+        given["block_table"] = cache.table
+    if spec.sink:
+        given["sinks"] = np.full(HEADS, 50, np.float32)
+    if spec.kv_scale != "none":
+        scale = np.linspace(0.5, 2, 10, dtype=np.float32).reshape(5, 2)
+        given |= {"k_scale": scale, "v_scale": scale}
+    expected = np.full(HEADS, -np.inf)
+    reference(spec, cache.q, cache.k, cache.v, max_logit=expected, **given)
+    hint = 70 if name == "prefill" else None
+    bits = set()
+    for seed, units in ((0, 1), (1, 40)):
+        options = EmulatorOptions(seed=seed, compute_units=units)
+        kernel = compile_kernel(
+            spec, device="emulator", target=target, emulator=options, query_hint=hint
+        )
+        found = nothing()
+        o, lse = kernel(cache.q, cache.k, cache.v, return_lse=True, max_logit=found, **given)
+        assert_right(
+            spec, cache, o, lse, **{n: given[n] for n in given if "sca" in n or "sin" in n}
+        )
+        close(found, expected)
+        bits.add(found.tobytes())
+    assert len(bits) == 1
+    assert np.isneginf(found[1]) == (name == "no_key")
+
+
+def test_one_call_gives_it_over_a_cache() -> None:
+    spec = CACHES["speculative"]
+    cache = make_cache(spec, lengths=(9, 65), seqlen_q=2, room=3)
+    o, found = fmhagen.attention(
+        *(cache.q, cache.k, cache.v),
+        causal=True,
+        cache_seqlens=cache.lengths,
+        return_max_logit=True,
+    )
+    expected = np.full(HEADS, -np.inf)
+    reference(spec, cache.q, cache.k, cache.v, cache_seqlens=cache.lengths, max_logit=expected)
+    close(found, expected)
+    assert o.shape == cache.q.shape
+
+
 def test_what_it_cannot_be_is_refused_by_name() -> None:
     q, k, v = tensors(6, (1, 20), (1, 20), 64)
     kernel = compile_kernel(SPECS["causal"], device="emulator")
@@ -164,9 +237,9 @@ def test_what_it_cannot_be_is_refused_by_name() -> None:
         plain(q, k, v, max_logit=nothing())
     with pytest.raises(InvalidSpecError, match="True or False"):
         AttentionSpec(max_logit=1)  # type: ignore[arg-type]
-    cache = AttentionSpec(head_dim=128, kv_cache=True, max_logit=True)
-    with pytest.raises(UnsupportedSpecError, match="max_logit=False"):
-        choose(cache, SM90)
+    cached = compile_kernel(AttentionSpec(head_dim=64, kv_cache=True), device="emulator")
+    with pytest.raises(TensorError, match="a spec with max_logit=True takes it"):
+        cached(q, k, v, max_logit=nothing())
 
 
 def test_schedules_that_take_no_maximum_are_refused() -> None:
@@ -194,9 +267,16 @@ def test_a_kernel_that_does_not_keep_it_has_no_word_of_it(target: str) -> None:
 
 
 @on_targets
-@pytest.mark.parametrize("head_dim", [128, 256])
-def test_it_takes_registers_that_are_there(head_dim: int, target: str) -> None:
-    spec = AttentionSpec(head_dim=head_dim, causal=True, soft_cap=20.0, max_logit=True)
+@pytest.mark.parametrize(
+    "spec",
+    [
+        AttentionSpec(head_dim=128, causal=True, soft_cap=20.0, max_logit=True),
+        AttentionSpec(head_dim=256, causal=True, soft_cap=20.0, max_logit=True),
+        AttentionSpec(head_dim=256, causal=True, page_size=16, soft_cap=20.0, max_logit=True),
+    ],
+    ids=["128", "256", "cache256"],
+)
+def test_it_takes_registers_that_are_there(spec: AttentionSpec, target: str) -> None:
     try:
         binary = compile_source(emit(spec, target=target))  # a spill is an error
     except CompilerNotFoundError as missing:

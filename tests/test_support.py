@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from fmhagen.errors import UnsupportedSpecError
 from fmhagen.spec import AttentionSpec
 from fmhagen.support import FEATURES, reason_against, support_matrix
-from fmhagen.targets import TARGETS, find_target
+from fmhagen.targets import TARGETS, Target
 from fmhagen.validate import RULES, check_support, is_supported
 
 
@@ -37,17 +39,16 @@ def test_every_rule_has_a_feature_that_it_can_refuse() -> None:
     assert fields <= varied
 
 
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 @pytest.mark.parametrize(
-    ("target", "fields", "what"),
-    [
-        ("sm90", {"max_logit": True}, "largest scores are"),
-        ("gfx942", {"varlen": True}, "packed sequences are"),
-    ],
+    ("field", "what"), [("max_logit", "largest scores are"), ("varlen", "packed sequences are")]
 )
 def test_what_is_missing_over_a_cache_alone_is_said_so(
-    target: str, fields: dict[str, bool], what: str
+    target: Target, field: str, what: str
 ) -> None:
-    check_support(AttentionSpec(causal=True, **fields), find_target(target))
-    message = f"{what} not generated yet over a key/value cache on {target}"
+    lacking = dataclasses.replace(target, cache_features=target.cache_features - {field})
+    plain = AttentionSpec.from_dict({"causal": True, field: True})
+    check_support(plain, lacking)
+    message = f"{what} not generated yet over a key/value cache on {target.name}"
     with pytest.raises(UnsupportedSpecError, match=message):
-        check_support(AttentionSpec(causal=True, page_size=16, **fields), find_target(target))
+        check_support(dataclasses.replace(plain, page_size=16, kv_cache=True), lacking)

@@ -19,6 +19,9 @@ LOG2E = Constant(
     ctype="f32", name="LOG2E", value=math.log2(math.e), comment="exp(x) = exp2(LOG2E * x)"
 )
 
+MAX_LOGIT = (("f32*", "max_logit", "[H], largest scores so far, or null"),)
+"""The parameter field that the largest scores are raised in."""
+
 
 def symbol_of(
     spec: AttentionSpec, schedule: Schedule, target: Target, traits: tuple[str, ...] = ()

@@ -90,6 +90,7 @@ def lower_split_kv(spec: AttentionSpec, schedule: Schedule, target: Target) -> P
         top_left=spec.causal and spec.anchor == "top_left",
         conditional_rescale=True,
         heads_in_l2_bytes=0,
+        max_logit=spec.max_logit,
         language=language,
         is_dependent=True,
         split=split_of(spec, schedule, target, symbol, language),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fmhagen.lowering.common import MAX_LOGIT
 from fmhagen.schedule import Copy, Schedule
 from fmhagen.spec import AttentionSpec, CacheScale
 
@@ -93,4 +94,5 @@ def param_fields(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[str, st
     keys = _MAPS if schedule.copy == Copy.BULK else _pointers(spec)
     cut = _INVARIANT_CUT if spec.batch_invariant else _CUT
     sinks = (("const f32*", "sinks", "logits without a value [H]"),) if spec.sink else ()
-    return (*keys, *(_TABLE if paged else ()), *_REST, *cut, *_scales(spec), *sinks)
+    own = sinks + (MAX_LOGIT if spec.max_logit else ())
+    return (*keys, *(_TABLE if paged else ()), *_REST, *cut, *_scales(spec), *own)

@@ -71,6 +71,7 @@ def lower_split_kv_waves(spec: AttentionSpec, schedule: Schedule, target: Target
         top_left=spec.causal and spec.anchor == "top_left",
         conditional_rescale=True,
         heads_in_l2_bytes=0,
+        max_logit=spec.max_logit,
         language=language,
         split=split_of(spec, schedule, target, symbol, language),
     )

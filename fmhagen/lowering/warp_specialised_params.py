@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fmhagen.language import Language
+from fmhagen.lowering.common import MAX_LOGIT
 from fmhagen.schedule import Schedule, Store
 from fmhagen.spec import AttentionSpec
 
@@ -83,7 +84,6 @@ _SNAKE: Fields = (
     ("u32", "rounds_per_section", "ceil(heads_per_section * num_m_tiles / blocks of the grid)"),
     ("u32", "lane_shift", "heads_per_section * num_m_tiles mod blocks of the grid"),
 )
-_MAX_LOGIT: Fields = (("f32*", "max_logit", "[H], largest scores so far, or null"),)
 _SINKS: Fields = (("const f32*", "sinks", "[H], logits of the sinks"),)
 
 
@@ -92,7 +92,7 @@ def param_fields(
 ) -> Fields:
     """Return (ctype, name, comment) of each field, in order; see `plan.ParamField`."""
     scale = _SCALE_LOG2 if language.score is None else _SCALE
-    own = (_SINKS if spec.sink else ()) + (_MAX_LOGIT if spec.max_logit else ()) + language.fields
+    own = (_SINKS if spec.sink else ()) + (MAX_LOGIT if spec.max_logit else ()) + language.fields
     if spec.kv_cache:
         table = _TABLE if spec.page_size is not None else ()
         if spec.varlen:

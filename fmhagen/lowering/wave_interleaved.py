@@ -5,7 +5,7 @@ from __future__ import annotations
 from fmhagen.errors import ScheduleError
 from fmhagen.grid import GridFormula
 from fmhagen.language import Language
-from fmhagen.lowering.common import LN2, LOG2E, symbol_of
+from fmhagen.lowering.common import LN2, LOG2E, MAX_LOGIT, symbol_of
 from fmhagen.lowering.language import lower_language
 from fmhagen.plan import Constant, Plan, SharedRegion, pack_params
 from fmhagen.schedule import Rescale, Schedule
@@ -227,7 +227,7 @@ def wave_params(spec: AttentionSpec, language: Language) -> tuple[tuple[str, str
     if spec.sink:
         own += (("f32*", "sinks", "a logit for each head, without a value"),)
     if spec.max_logit:
-        own += (("f32*", "max_logit", "[H], largest scores so far, or null"),)
+        own += MAX_LOGIT
     scale = ("f32", "scale_log2", "softmax scale * log2(e)")
     if language.score is not None:
         scale = ("f32", "scale", "softmax scale")

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fmhagen.errors import TensorError
+from fmhagen.runtime.argument_kinds import MAX_LOGIT
 from fmhagen.runtime.arguments import Arguments, Extras
 from fmhagen.runtime.base import Memories
 from fmhagen.runtime.cache_checks import (
@@ -187,13 +188,16 @@ class CacheCalls:
             *(scales[name].address if name in scales else 0 for name in ("k_scale", "v_scale")),
             *arguments.addresses,
         )
-        read = *scales.values(), *arguments.tensors.values()
+        named = arguments.tensors.items()
+        read = *scales.values(), *(tensor for name, tensor in named if name != MAX_LOGIT)
+        raised = tuple(tensor for name, tensor in named if name == MAX_LOGIT)
         own = (q_view, k_view, v_view, table, lengths, *read)
         inputs = tuple(tensor for tensor in own if tensor is not None)
         works = () if workspace is None else (workspace,)
         memories = Memories(
             inputs=inputs,
             outputs=(*outputs, *works),
+            updated=raised,
             is_complete=ready.second is None,
             leads=ready.second is not None,
         )

@@ -22,7 +22,17 @@ SM90 = Target(
     cache_template="kernels/fmha_cache.cu.j2",
     cache_copies=("bulk", "gather"),
     cache_features=frozenset(
-        {"kv_cache", "paged", "kv_dtype", "window", "mask_mod", "score_mod", "sink", "varlen"}
+        {
+            "kv_cache",
+            "paged",
+            "kv_dtype",
+            "window",
+            "mask_mod",
+            "score_mod",
+            "sink",
+            "varlen",
+            "max_logit",
+        }
     ),
     prelude_suffix=".cuh",
     features=frozenset(("window", "score_mod", "mask_mod", "sink", "varlen", "max_logit")),
