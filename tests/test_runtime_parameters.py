@@ -210,3 +210,28 @@ def test_positions_of_packed_sequences_are_bounded_by_max_seqlen() -> None:
         setup.call(*packed(), extras=extras)
     setup.call(*packed(), extras={**extras, "max_seqlen_q": 4})
     assert len(setup.backend.launches) == 1
+
+
+def test_a_captured_array_is_copied_beside_q_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A NumPy array in a function's closure serves Q of any framework and device."""
+    copies = []
+
+    def beside(name: str, value: Any, q: Any) -> Any:
+        copies.append(value.copy())
+        return copies[-1]
+
+    monkeypatch.setattr("fmhagen.runtime.parameters.beside", beside)
+    bias = np.arange(9, dtype=np.float32)
+    setup = setup_of(
+        AttentionSpec(
+            head_dim=64,
+            score_mod=ScoreMod("bias: f32[1]; score + bias[kv_idx]", bound={"bias": bias}),
+        )
+    )
+    for _ in range(3):
+        setup.call(*dense(), extras={"validate": False})
+        assert setup.last.values["arg_bias"] == copies[0].ctypes.data
+    assert len(copies) == 1
+    given = np.ones(9, np.float32)
+    setup.call(*dense(), extras={"params": {"bias": given}})
+    assert setup.last.values["arg_bias"] == given.ctypes.data

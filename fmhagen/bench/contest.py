@@ -146,6 +146,10 @@ class Outcome:
         """Return TFLOP/s over the visible pairs."""
         return workload.flops / self.median_ms / 1e9
 
+    def terabytes(self, workload: Workload) -> float:
+        """Return TB/s of the cache's keys and values, each read once."""
+        return workload.cache_bytes / self.median_ms / 1e9
+
     def to_dict(self) -> dict[str, Any]:
         """Return the outcome as JSON-ready data."""
         return asdict(self)

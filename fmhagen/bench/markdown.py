@@ -6,15 +6,17 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from fmhagen.bench.contest import OURS, Outcome, Result
+from fmhagen.bench.contest import OURS, Result
 from fmhagen.bench.report import (
     Row,
+    figure,
     geometric_mean,
     means,
     peer_names,
     problems,
     rows,
     under,
+    unit_of,
     variant_names,
 )
 from fmhagen.bench.run import Report
@@ -76,19 +78,19 @@ def _forward(report: Report) -> str:
     found, peers = rows(report), peer_names(report)
     columns = (OURS, *variant_names(report), *peers)
     header = (
-        "TFLOP/s",
+        unit_of(found),
         *columns,
         "best peer",
         "ratio",
         "spread",
-        "share of 865",
+        "of limit",
         "MHz",
         "RMS error",
     )
     lines = [
         (
             row.result.workload.name,
-            *(_tflops(row.result, name) for name in columns),
+            *(figure(row.result, name) for name in columns),
             row.best.name if row.best else "-",
             f"{row.ratio:.3f}" if row.ratio else "-",
             f"{row.ours.spread:.1%}" if row.ours else "-",
@@ -121,13 +123,13 @@ def _ablation(report: Report) -> str:
     results = report.results
     header = ("time relative to the default", *(r.workload.name for r in results), "mean")
     lines: list[tuple[str, ...]] = [
-        ("default, TFLOP/s", *(_tflops(result, OURS) for result in results), "-"),
+        (f"default, {unit_of(rows(report))}", *(figure(result, OURS) for result in results), "-"),
     ]
     for name in variant_names(report):
         ratios = [_slowdown(result, name) for result in results]
         mean = geometric_mean(ratio for ratio in ratios if ratio)
         cells = (
-            f"{ratio:.3f}" if ratio else _status(result, name)
+            f"{ratio:.3f}" if ratio else figure(result, name)
             for ratio, result in zip(ratios, results, strict=True)
         )
         lines.append((name.removeprefix(OURS + " "), *cells, f"{mean:.3f}" if mean else "-"))
@@ -141,30 +143,13 @@ def _host(report: Report) -> str:
     names = (OURS, *variant_names(report), *peer_names(report))
     lines = []
     for name in names:
-        found = [result.find(name) for result in report.results]
-        cells = (f"{o.median_ms * 1000:.1f}" if o else "-" for o in found)
-        lines.append((name, *cells))
+        lines.append((name, *(figure(result, name) for result in report.results)))
     return "\n\n".join(filter(None, (table(header, lines), _problems(report))))
 
 
 def _slowdown(result: Result, name: str) -> float | None:
     default, other = result.find(OURS), result.find(name)
     return other.median_ms / default.median_ms if default and other else None
-
-
-def _status(result: Result, name: str) -> str:
-    outcome = next((o for o in result.outcomes if o.name == name), None)
-    return outcome.status if outcome else "-"
-
-
-def _tflops(result: Result, name: str) -> str:
-    outcome = result.find(name)
-    if outcome is None:
-        return _status(result, name)
-    workload = result.workload
-    if workload.is_bound_by_memory:
-        return f"{workload.cache_bytes / outcome.median_ms / 1e9:.2f} TB/s"
-    return f"{outcome.tflops(workload):.0f}"
 
 
 def _mean(values: tuple[float, ...]) -> str:
@@ -180,15 +165,8 @@ def summary(result: Result, row: Row) -> str:
     """Return one line on a workload that is done."""
     parts = [result.workload.name + ":"]
     for outcome in result.outcomes:
-        parts.append(f"{outcome.name} {_figure(outcome, result)}")
+        shown = figure(result, outcome.name)
+        parts.append(f"{outcome.name} {shown if outcome.ok else shown.upper()}")
     if row.ratio:
         parts.append(f"ratio {row.ratio:.3f}")
     return "  ".join(parts)
-
-
-def _figure(outcome: Outcome, result: Result) -> str:
-    if not outcome.ok:
-        return outcome.status.upper()
-    if outcome.method == "host":
-        return f"{outcome.median_ms * 1000:.1f} us"
-    return f"{outcome.tflops(result.workload):.0f}"

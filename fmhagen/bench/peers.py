@@ -15,6 +15,7 @@ from fmhagen.bench.caches import caches_of
 from fmhagen.bench.workloads import Workload
 from fmhagen.errors import InvalidSpecError
 from fmhagen.records import closest
+from fmhagen.spec import DType
 
 Call = Callable[[int], Any]
 
@@ -89,6 +90,8 @@ def _top_left(workload: Workload) -> bool:
 def _flash_refuses(workload: Workload) -> str | None:
     if _top_left(workload) and workload.seqlen_q != workload.seqlen_k:
         return "its causal mask is anchored bottom right"
+    if workload.spec.kv_dtype not in (None, DType.E4M3):
+        return "its 8-bit caches are e4m3"
     return None
 
 
@@ -110,11 +113,15 @@ def _fa3_cache(torch: Any, workload: Workload, sets: Sequence[Any]) -> Call:
     function = importlib.import_module("flash_attn_interface").flash_attn_with_kvcache
     causal, scale = workload.spec.causal, workload.spec.scale_value
     caches = caches_of(torch, workload, sets)
+    # It wants Q in the cache's element type; the scales, which are all 1, it takes as given.
+    queries = [one.q if workload.spec.kv_dtype is None else one.q.to(one.k.dtype) for one in caches]
 
     def call(i: int) -> Any:
         one = caches[i]
         given = {"cache_seqlens": one.lengths, "page_table": one.table}
-        return _first(function(one.q, one.k, one.v, softmax_scale=scale, causal=causal, **given))
+        return _first(
+            function(queries[i], one.k, one.v, softmax_scale=scale, causal=causal, **given)
+        )
 
     return call
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fmhagen.bench.contest import OURS, Outcome, Result
-from fmhagen.bench.run import MATRIX_LOOP_TFLOPS, Report
+from fmhagen.bench.run import MATRIX_LOOP_TFLOPS, MEMORY_READ_TBPS, Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,10 +28,40 @@ class Row:
 
     @property
     def share(self) -> float | None:
-        """TFLOP/s as a share of the bare matrix loop's."""
+        """Speed as a share of the bare matrix loop's, or of memory's where the cache binds."""
         if self.ours is None:
             return None
-        return self.ours.tflops(self.result.workload) / MATRIX_LOOP_TFLOPS
+        workload = self.result.workload
+        if workload.is_bound_by_memory:
+            return self.ours.terabytes(workload) / MEMORY_READ_TBPS
+        return self.ours.tflops(workload) / MATRIX_LOOP_TFLOPS
+
+
+def figure(result: Result, name: str) -> str:
+    """Return how fast an entry was, or why it has no time.
+
+    TFLOP/s over the visible pairs; where the cache's bytes are what a call waits for, microseconds
+    and TB/s of keys and values; microseconds of host time.
+    """
+    outcome = result.find(name)
+    if outcome is None:
+        return next((o.status for o in result.outcomes if o.name == name), "-")
+    workload, microseconds = result.workload, outcome.median_ms * 1000
+    if outcome.method == "host":
+        return f"{microseconds:.1f}"
+    if workload.is_bound_by_memory:
+        return f"{microseconds:.1f} ({outcome.terabytes(workload):.2f})"
+    return f"{outcome.tflops(workload):.0f}"
+
+
+def unit_of(table: Sequence[Row], *, on_host: bool = False) -> str:
+    """Return what `figure`'s numbers are."""
+    if on_host:
+        return "us of host time a call"
+    bound = {row.result.workload.is_bound_by_memory for row in table}
+    units = ["TFLOP/s over visible pairs"] if False in bound else []
+    units += ["us (TB/s of K and V)"] if True in bound else []
+    return ", or ".join(units)
 
 
 def peer_names(report: Report) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from fmhagen.errors import InvalidSpecError
 from fmhagen.records import closest
-from fmhagen.spec import AttentionSpec
+from fmhagen.spec import AttentionSpec, DType
 
 TOKENS = 16384
 HIDDEN = 2048
@@ -233,17 +233,21 @@ def cached(
 
 
 def decode() -> tuple[Workload, ...]:
-    """Return one new query over caches, heads 32/8, 128/8 and 8/1, contiguous and in pages."""
+    """Return one new query over caches of 16 and 8 bits, contiguous and in pages of 16 and 64.
+
+    Heads 32/8, 128/8 and 8/1.
+    """
     return tuple(
         Workload(
-            spec=AttentionSpec(kv_cache=True, page_size=page_size),
+            spec=AttentionSpec(kv_cache=True, page_size=page_size, kv_dtype=kv_dtype),
             batch=batch,
             heads=heads,
             heads_kv=heads_kv,
             seqlen_q=1,
             seqlen_k=length,
         )
-        for page_size in (None, 16)
+        for kv_dtype in (None, DType.E4M3)
+        for page_size in (None, 16, 64)
         for heads, heads_kv in ((32, 8), (128, 8), (8, 1))
         for batch, length in DECODE_SHAPES
     )

@@ -17,7 +17,17 @@ from fmhagen.bench.contest import OURS, Entry, Result
 from fmhagen.bench.markdown import markdown, summary, write_section
 from fmhagen.bench.peers import PEERS, find_peers
 from fmhagen.bench.plot import plot as draw
-from fmhagen.bench.report import failed, means, peer_names, problems, rows, under, variant_names
+from fmhagen.bench.report import (
+    failed,
+    figure,
+    means,
+    peer_names,
+    problems,
+    rows,
+    under,
+    unit_of,
+    variant_names,
+)
 from fmhagen.bench.run import Report, Settings, entries_for
 from fmhagen.bench.run import run as run_bench
 from fmhagen.bench.selection import resized, select, words
@@ -216,12 +226,12 @@ def _print(report: Report, threshold: float) -> None:
     ours = (OURS, *variant_names(report))
     names = (*ours, *peer_names(report))
     on_host = bool(report.settings.get("on_host"))
-    numbers = (*names, "ratio", "spread", "of 865", "MHz", "W")
+    numbers = (*names, "ratio", "spread", "of limit", "MHz", "W")
     shown = table("workload", *names, "best peer", *numbers[len(names) :], right=numbers)
     found = rows(report)
     for row in found:
         mine = row.ours
-        cells = [_figure(row.result, name, on_host=on_host) for name in names]
+        cells = [figure(row.result, name) for name in names]
         shown.add_row(
             row.result.workload.name,
             *cells,
@@ -233,7 +243,7 @@ def _print(report: Report, threshold: float) -> None:
             _mean(mine.watts) if mine else "-",
         )
     write_table(shown)
-    write_text("us of host time a call" if on_host else "TFLOP/s over visible pairs, median")
+    write_text(f"{unit_of(found, on_host=on_host)}, median")
     if report.cublas_tflops:
         write_text(f"cuBLAS 8192^3 bf16 in this run: {report.cublas_tflops:.0f} TFLOP/s")
     for mean in means(found):
@@ -245,15 +255,6 @@ def _print(report: Report, threshold: float) -> None:
         write_text(f"under {threshold:g}: {row.result.workload.name}: {row.ratio:.3f}")
     for line in problems(report):
         write_text(line)
-
-
-def _figure(result: Result, name: str, *, on_host: bool) -> str:
-    outcome = result.find(name)
-    if outcome is None:
-        return next((o.status for o in result.outcomes if o.name == name), "-")
-    if on_host:
-        return f"{outcome.median_ms * 1000:.1f}"
-    return f"{outcome.tflops(result.workload):.0f}"
 
 
 def _mean(values: tuple[float, ...]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fmhagen.errors import InvalidSpecError, TensorError
@@ -14,7 +14,7 @@ from fmhagen.language import Argument
 from fmhagen.lowering.language import lower_language
 from fmhagen.runtime.argument_values import fit_tensor, shown
 from fmhagen.runtime.launch_values import LARGEST_F32, Value
-from fmhagen.runtime.tensors import TensorView, is_tensor
+from fmhagen.runtime.tensors import TensorView, beside, is_tensor, view
 from fmhagen.spec import AttentionSpec
 
 # Element type of a parameter -> that of a tensor, and those that hold no other values.
@@ -38,11 +38,13 @@ class ParameterSlot:
         argument: its declaration, and what indexes its axes.
         default: what the function captured, or None.
         keyword: the keyword of a call that gives it, or "" where `params` does.
+        moved: the captured array as a copy beside the last call's Q, once one was needed.
     """
 
     argument: Argument
     default: Any
     keyword: str
+    moved: list[Any] = field(default_factory=list, compare=False)
 
     @property
     def name(self) -> str:
@@ -66,9 +68,10 @@ class ParameterSlot:
 
     def value_of(self, extras: Mapping[str, Any], params: Mapping[str, Any]) -> Any:
         """Return what a call gives for it, else what the function captured."""
+        captured = self.moved[0] if self.moved else self.default
         if self.keyword:
-            return extras.get(self.keyword, self.default)
-        return params.get(self.name, self.default)
+            return extras.get(self.keyword, captured)
+        return params.get(self.name, captured)
 
     def fit_number(self, value: Any) -> int | float:
         """Return a number; a tensor without dimensions is read, which waits for its device.
@@ -107,10 +110,14 @@ class ParameterSlot:
     def fit_tensor(self, value: Any, q: TensorView) -> TensorView:
         """Return a tensor as the kernel reads it, with the parameter's dimensions.
 
+        A NumPy array that the function captured is copied to the device of Q, once for all calls.
+
         Raises:
             TensorError: it is missing, lies elsewhere, or has another kind or rank.
         """
         self._require(value)
+        if value is self.default or any(value is one for one in self.moved):
+            value = self._captured_beside(q)
         dtype, converts = _DTYPES[self.argument.parameter.dtype]
         tensor = fit_tensor(self.label, value, q, dtype, converts, dense=False)
         ndim = self.argument.parameter.ndim
@@ -119,6 +126,11 @@ class ParameterSlot:
         if len(tensor.shape) != ndim:
             raise TensorError(self.label, tensor.shape, f"must have {ndim} dimensions")
         return tensor
+
+    def _captured_beside(self, q: TensorView) -> Any:
+        if not any(view(self.label, one).place == q.place for one in self.moved):
+            self.moved[:] = [beside(self.label, self.default, q)]
+        return self.moved[0]
 
     def check_sizes(self, tensor: TensorView, sizes: dict[str, int]) -> None:
         """Refuse a tensor that is too small for an index; an axis of one element is repeated.

@@ -139,6 +139,20 @@ def dtype_name(text: str) -> str:
     return _DTYPE_NAMES.get(text, text)
 
 
+def beside(name: str, value: Any, q: TensorView) -> Any:
+    """Return a copy of a NumPy array on the device of Q by Q's framework; else the value itself."""
+    if not is_tensor(value):
+        return value
+    tensor = view(name, value)
+    if tensor.framework != Framework.NUMPY or tensor.place == q.place:
+        return value
+    if q.framework == Framework.TORCH:
+        import torch
+
+        return torch.from_numpy(value).to(q.tensor.device)
+    return import_cupy().asarray(value) if q.framework == Framework.CUPY else value
+
+
 def converted(tensor: TensorView, dtype: str) -> TensorView:
     """Return a dense copy of a tensor with another element type, by its own framework.
 
