@@ -326,3 +326,60 @@ def test_many_queries_over_pages(is_packed: bool) -> None:
         check(o, lse, reference(spec, q, *flat, cache_seqlens=lengths))
         again = attention(q, k, v, causal=True, **paged)
     assert np.array_equal(o.view(np.uint16), again.view(np.uint16))
+
+
+@pytest.mark.parametrize("rows", [(3, 0, 5), (70, 1, 0)], ids=["spread", "packed"])
+def test_the_first_rows_of_packed_sequences_alone_are_used(rows: tuple[int, ...]) -> None:
+    """Each sequence has two rows of NaN behind those that count, which no row of O may see."""
+    starts = np.array([0, *np.cumsum([n + 2 for n in rows])], np.int32)
+    used = np.array(rows, np.int32)
+    counts = [
+        row - start < used[b]
+        for b, start in enumerate(starts[:-1])
+        for row in range(start, starts[b + 1])
+    ]
+    seen = np.array(counts)
+    q = normal(21, int(starts[-1]), H, D)
+    q[~seen] = np.nan
+    lengths = np.array((40, 37, 120), np.int32)
+    table = np.random.default_rng(5).permutation(B * ROOM // PAGE).astype(np.int32).reshape(B, -1)
+    flat = normal(22, B, ROOM, HK, D), normal(23, B, ROOM, HK, D)
+    k, v = (np.empty((B * ROOM // PAGE, PAGE, HK, D), BF16) for _ in flat)
+    for cache, source in zip((k, v), flat, strict=True):
+        cache[table.reshape(-1)] = source.reshape(-1, PAGE, HK, D)
+    spec = AttentionSpec(head_dim=D, causal=True, kv_cache=True, varlen=True)
+    o_right, lse_right = reference(
+        spec, q, *flat, cache_seqlens=lengths, cu_seqlens_q=starts, seqused_q=used
+    )
+    for most in (max(rows), max(rows) + 7):
+        o, lse, _ = flash_attn_varlen_func(
+            *(q, k, v, starts, None, most, ROOM),
+            causal=True,
+            block_table=table,
+            seqused_q=used,
+            seqused_k=lengths,
+            return_attn_probs=True,
+        )
+        check(o[seen], lse[:, seen], (o_right[seen], lse_right[:, seen]))
+
+
+def test_packed_calls_without_rows_give_empty_tensors() -> None:
+    table, lengths = np.zeros((B, 1), np.int32), np.zeros(B, np.int32)
+    cache = normal(24, 2, PAGE, HK, D)
+    q = normal(25, 0, H, D)
+    for offsets, most in ((np.zeros(B + 1, np.int32), 5), (np.zeros(B + 1, np.int32), 0)):
+        o, lse, _ = flash_attn_varlen_func(
+            *(q, cache, cache, offsets, None, most, PAGE),
+            block_table=table,
+            seqused_k=lengths,
+            return_attn_probs=True,
+        )
+        assert o.shape == (0, H, D)
+        assert lse.shape == (H, 0)
+    with pytest.raises(UnsupportedArgumentError, match="give cu_seqlens_q, too"):
+        flash_attn_with_kvcache(
+            *(normal(26, B, 1, H, D), cache, cache),
+            block_table=table,
+            cache_seqlens=lengths,
+            seqused_q=lengths,
+        )

@@ -48,12 +48,18 @@ class PackedRows:
     A diagonal that ends bottom-right is then where it was, whatever stands left of the rows.
     """
 
-    def __init__(self, offsets: Any, q: Any, rows: int) -> None:
-        """Take (B + 1,) offsets of (total, H, d) rows, and the most rows of a sequence."""
+    def __init__(self, offsets: Any, q: Any, rows: int, used: Any = None) -> None:
+        """Take (B + 1,) offsets of (total, H, d) rows, and the most rows of a sequence.
+
+        Of each sequence the first `used` rows count, (B,); the others come back as any row.
+        """
         total, last = q.shape[0], max(q.shape[0] - 1, 0)
         offsets = _wide(offsets)
         count = _count(offsets, rows)
-        self._source = (offsets[1:, None] - rows + count[None]).clip(0, last)
+        ends = offsets[1:]
+        if used is not None:
+            ends = ends - (ends - offsets[:-1] - _wide(used).clip(0)).clip(0)
+        self._source = (ends[:, None] - rows + count[None]).clip(0, last)
         place = _count(offsets, total)
         if hasattr(offsets, "new_full"):
             import torch
@@ -62,7 +68,7 @@ class PackedRows:
         else:
             owner = np.searchsorted(offsets, place, side="right") - 1
         self._owner = owner.clip(0, offsets.shape[0] - 2)
-        self._column = (rows + place - offsets[self._owner + 1]).clip(0, rows - 1)
+        self._column = (rows + place - ends[self._owner]).clip(0, max(rows - 1, 0))
 
     def spread(self, q: Any) -> Any:
         """Return packed rows as (B, rows, H, d)."""

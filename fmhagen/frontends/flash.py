@@ -123,7 +123,8 @@ def flash_attn_varlen_func(
         return_attn_probs: also give LSE (H, total_q) and None.
         block_table: (B, max_pages): k and v are pages (pages, page_size, Hk, d); the keys of each
             sequence are then counted by seqused_k, or by cu_seqlens_k.
-        seqused_q: (B,): query rows of each sequence that count.
+        seqused_q: (B,): query rows of each sequence that count; rows of O behind them hold
+            anything.
         seqused_k: (B,): keys of each sequence that count.
         learnable_sink: (H,): a logit in the denominator.
         others: further parameters of FlashAttention, each refused unless it asks for nothing.
@@ -140,7 +141,6 @@ def flash_attn_varlen_func(
     if block_table is not None:
         from fmhagen.frontends.kvcache import flash_attn_with_kvcache
 
-        refuse_others("flash_attn_varlen_func", {"seqused_q": seqused_q}, {"seqused_q": None})
         counted = cu_seqlens_k[1:] - cu_seqlens_k[:-1] if seqused_k is None else seqused_k
         found = flash_attn_with_kvcache(
             *(q, k, v),
@@ -148,6 +148,7 @@ def flash_attn_varlen_func(
             block_table=block_table,
             cu_seqlens_q=cu_seqlens_q,
             max_seqlen_q=max_seqlen_q,
+            seqused_q=seqused_q,
             softmax_scale=softmax_scale,
             causal=causal,
             window_size=window_size,

@@ -65,6 +65,7 @@ def flash_attn_with_kvcache(
     learnable_sink: Any = None,
     cu_seqlens_q: Any = None,
     max_seqlen_q: int | None = None,
+    seqused_q: Any = None,
     **others: Any,
 ) -> Any:
     """Append new keys and values to a cache in place, then attend to it.
@@ -98,6 +99,8 @@ def flash_attn_with_kvcache(
         learnable_sink: (H,): a logit in the denominator.
         cu_seqlens_q: (B + 1,): where packed queries begin; nothing is appended or rotated then.
         max_seqlen_q: the most query rows of a sequence, with cu_seqlens_q.
+        seqused_q: (B,): query rows of each packed sequence that count, its first ones; rows of O
+            behind them hold anything.
         others: further parameters of FlashAttention, each refused unless it asks for nothing.
 
     Returns:
@@ -116,7 +119,10 @@ def flash_attn_with_kvcache(
     packed = None
     batch, rows = q.shape[0], q.shape[1]
     if cu_seqlens_q is not None:
-        rows = 0 if max_seqlen_q is None else int(max_seqlen_q)
+        rows = 0 if max_seqlen_q is None or q.shape[0] == 0 else int(max_seqlen_q)
+    elif seqused_q is not None:
+        limit = "counts rows of packed sequences, and nothing is packed"
+        raise UnsupportedArgumentError("seqused_q", "a tensor", limit, "give cu_seqlens_q, too")
     many = num_splits in (0, 1) and k_descale is None and q.dtype == k_cache.dtype
     many = many and rows >= PREFILL_ROWS
     if cu_seqlens_q is not None:
@@ -127,7 +133,7 @@ def flash_attn_with_kvcache(
             raise TensorError("max_seqlen_q", None, "must be given with cu_seqlens_q")
         many = many and _has_prefill(q)
         if not many:
-            packed = PackedRows(cu_seqlens_q, q, int(max_seqlen_q))
+            packed = PackedRows(cu_seqlens_q, q, rows, seqused_q)
             q = packed.spread(q)
         batch = cu_seqlens_q.shape[0] - 1
     lengths = lengths_of(cache_seqlens, q, batch)
@@ -177,7 +183,7 @@ def flash_attn_with_kvcache(
         "sinks": learnable_sink,
     }
     if many and cu_seqlens_q is not None:
-        given |= {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": rows}
+        given |= {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": rows, "seqused_q": seqused_q}
     extras = {name: item for name, item in given.items() if item is not None}
     found = kernel(
         *(q, k_cache, v_cache), scale=softmax_scale, return_lse=return_softmax_lse, **extras
