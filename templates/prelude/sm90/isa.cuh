@@ -218,6 +218,13 @@ FMHAGEN_DEVICE f32 sqrt_approx(f32 x) { asm("sqrt.approx.ftz.f32 %0, %0;" : "+f"
 // The hyperbolic tangent; relative error 2^-11 (9.7.3.23, tanh.approx).
 FMHAGEN_DEVICE f32 tanh_approx(f32 x) { asm("tanh.approx.f32 %0, %0;" : "+f"(x)); return x; }
 
+// The largest of three numbers, none of them negative; a NaN counts as the largest.
+// NOTE: such numbers have the order of their bits, of which one instruction compares three (VIMNMX3).
+FMHAGEN_DEVICE f32 largest_of_positive(f32 a, f32 b, f32 c) {
+  const u32 larger = max(__float_as_uint(a), __float_as_uint(b));
+  return __uint_as_float(max(larger, __float_as_uint(c)));
+}
+
 // Positive infinity.
 FMHAGEN_DEVICE f32 infinity() { return __int_as_float(0x7f800000); }
 

@@ -15,6 +15,17 @@ static inline f32 absolute(f32 x) {
   return fabsf(x);
 }
 
+static inline f32 largest_of_positive(f32 a, f32 b, f32 c) {
+  u32 largest = 0;
+  const f32 values[] = {a, b, c};
+  for (f32 x : values) {
+    emulator::check_register("largest_of_positive", x);
+    u32 bits = emulator::bits_of(x);
+    largest = bits > largest ? bits : largest;
+  }
+  return emulator::float_of(largest);
+}
+
 static inline f32 floor_f32(f32 x) {
   emulator::check_register("floor_f32", x);
   return floorf(x);
