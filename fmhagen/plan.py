@@ -131,6 +131,7 @@ class Plan:
             one of them.
         cached: keys and values are copied from a cache; of split_kv that goes without saying.
         paged: that cache has pages.
+        gathers: lanes copy its rows; else the copy engine, pieces of pages.
         ordered: blocks order sequences of different lengths before they deal them out.
         walks: the keys of a tile are not all those before an end: units are found one by one.
         asks_query: the score function, or a mask that is no range, is asked for query and key.
@@ -190,6 +191,7 @@ class Plan:
     varlen: bool = False
     cached: bool = False
     paged: bool = False
+    gathers: bool = False
     ordered: bool = False
     longest_first: bool = False
     clustered: bool = False
@@ -268,6 +270,16 @@ class Plan:
     def start_mask(self) -> str:
         """What cuts a block's rank off the start address of a descriptor."""
         return " % (1u << 14)" if self.clustered else ""
+
+    @property
+    def copy_arrivals(self) -> str:
+        """How many arrivals fill a buffer of K or V."""
+        return "COPY_WARPS" if self.gathers else "1"
+
+    @property
+    def lands_apart(self) -> bool:
+        """Whether values that are to be cleared land on a barrier of their own."""
+        return self.cached and not self.gathers
 
     @property
     def load_query_call(self) -> str:

@@ -33,10 +33,10 @@ class Rescale(StrEnum):
 
 
 class Copy(StrEnum):
-    """How K and V reach a split_kv loop.
+    """How K and V of a cache reach the loop.
 
     Into shared memory in `bulk`, by the copy engine, or as a `gather` by lanes; or `direct`ly into
-    the registers that matrix instructions read.
+    the registers that matrix instructions read (split_kv alone).
     """
 
     BULK = "bulk"
@@ -96,7 +96,7 @@ class Schedule(Record):
             same rate; narrow ones (16x16x16) draw less power, and hide less vector work each.
         producer_registers: registers a thread of the producer warpgroup keeps; 0 where none is.
         consumer_registers: registers a thread of a consumer warpgroup gets; 0 where not dealt.
-        copy: how a split_kv loop copies K and V.
+        copy: how K and V of a cache are copied.
         blocks_per_unit: blocks of a split_kv loop that a compute unit holds at once.
     """
 

@@ -202,6 +202,23 @@ def test_which_main_loop_reads_a_cache() -> None:
     assert loop(dataclasses.replace(CAUSAL, kv_dtype="e4m3"), 4096) == MainLoop.SPLIT_KV
 
 
+def test_how_pages_are_copied() -> None:
+    chip = find_target("sm90")
+    for page_size, how in (
+        (None, "bulk"),
+        (16, "bulk"),
+        (48, "bulk"),
+        (24, "gather"),
+        (1, "gather"),
+    ):
+        spec = dataclasses.replace(CAUSAL, page_size=page_size)
+        assert default_schedule(spec, chip, query_hint=MANY).copy == how
+    schedule = default_schedule(CAUSAL, chip, query_hint=MANY)
+    for how, limit in (("gather", "no|none"), ("direct", "shared memory")):
+        with pytest.raises(ScheduleError, match=limit):
+            lower(CAUSAL, dataclasses.replace(schedule, copy=how), chip)
+
+
 def test_what_is_refused() -> None:
     spec = dataclasses.replace(CAUSAL, head_dim=64, page_size=16)
     cache = make_cache(spec, lengths=(40, 20), seqlen_q=70, heads=2, heads_kv=1)
@@ -246,14 +263,54 @@ FAULTS = {
 }
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=lambda name: name.replace(" ", "_"))
-def test_planted_faults_are_found(fault: str) -> None:
-    spec = AttentionSpec(head_dim=64, page_size=32, kv_cache=True)
+# The same where lanes gather the rows of small pages.
+GATHER_FAULTS = {
+    "no fence behind the copies": (
+        "copy_async_wait<0>(); proxy_fence(); warp_sync();",
+        "copy_async_wait<0>(); warp_sync();",
+        ("proxy",),
+    ),
+    "copies handed on before they land": (
+        "copy_async_wait<0>(); proxy_fence();",
+        "proxy_fence();",
+        ("race", "unfinished"),
+    ),
+    "lanes do not meet before one hands on": (
+        "proxy_fence(); warp_sync(); if (thread_index() % 32 == 0) { mbarrier_arrive(full); }",
+        "proxy_fence(); if (thread_index() % 32 == 0) { mbarrier_arrive(full); }",
+        ("race", "proxy"),
+    ),
+    "a buffer that is in use": ("wait_empty<STAGES>(empty, steps);", "", ("race", "deadlock")),
+    "one warp's share is enough": (
+        "mbarrier_init(smem + V_FULL + stage * BARRIER_BYTES, COPY_WARPS);",
+        "mbarrier_init(smem + V_FULL + stage * BARRIER_BYTES, 1);",
+        ("race", "barrier", "deadlock"),
+    ),
+    "entries of keys that nobody sees": (
+        "key < COPY_KEYS && is_seen(seen, n, 1)",
+        "key < COPY_KEYS",
+        ("out_of_bounds",),
+    ),
+    "no swizzle": ("(chunk ^ key % 8) * 16", "chunk * 16", ("",)),
+    "pages of the tile before": (
+        "found = find_keys(params, tile, seen, (n_tile - 1) * TILE_N);",
+        "",
+        ("",),
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("page_size", "fault"),
+    [(32, fault) for fault in FAULTS] + [(1, fault) for fault in GATHER_FAULTS],
+)
+def test_planted_faults_are_found(page_size: int, fault: str) -> None:
+    spec = AttentionSpec(head_dim=64, page_size=page_size, kv_cache=True)
     cache = make_cache(spec, lengths=(90, 200), seqlen_q=70, heads=2, heads_kv=1)
     chip = find_target("sm90")
     plan = lower(spec, default_schedule(spec, chip, query_hint=MANY), chip)
     source = emit_source(plan)
-    old, new, kinds = FAULTS[fault]
+    old, new, kinds = (FAULTS if page_size > 1 else GATHER_FAULTS)[fault]
     text = Edit(old=old, new=new).apply(source.text)
     options = EmulatorOptions(seed=1, compute_units=3, optimisation="O0")
     launcher = Launcher(

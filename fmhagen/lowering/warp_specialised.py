@@ -8,7 +8,12 @@ from fmhagen.grid import GridFormula
 from fmhagen.language import Language
 from fmhagen.lowering.common import LN2, LOG2E, symbol_of
 from fmhagen.lowering.language import lower_language, operations
-from fmhagen.lowering.warp_specialised_cache import V_LANDED, cache_constants
+from fmhagen.lowering.warp_specialised_cache import (
+    COPY_WARPS,
+    V_LANDED,
+    cache_constants,
+    check_copy,
+)
 from fmhagen.lowering.warp_specialised_checks import (
     GROUP_ROWS,
     GROUP_THREADS,
@@ -32,7 +37,7 @@ from fmhagen.plan import (
     SharedRegion,
     pack_params,
 )
-from fmhagen.schedule import Rescale, Schedule, Store
+from fmhagen.schedule import Copy, Rescale, Schedule, Store
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 
@@ -64,6 +69,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
     """
     check_shape(schedule)
     check_registers(spec, schedule, target)
+    check_copy(spec, schedule)
     shared, shared_bytes = _shared_map(spec, schedule)
     if shared_bytes > target.shared_memory_per_block_bytes:
         raise ScheduleError(
@@ -156,6 +162,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         varlen=spec.varlen,
         cached=spec.kv_cache,
         paged=spec.page_size is not None,
+        gathers=schedule.copy == Copy.GATHER,
         ordered=ordered,
         sink=spec.sink,
         max_logit=spec.max_logit,
@@ -195,6 +202,7 @@ def _traits(spec: AttentionSpec, schedule: Schedule) -> tuple[str, ...]:
         (schedule.store == Store.DIRECT, "direct"),
         (schedule.skip_hidden and spec.causal and spec.window_left is None, "skip"),
         (not schedule.persistent, "grid"),
+        (schedule.copy == Copy.GATHER, "gather"),
     )
     return tuple(word for holds, word in named if holds)
 
@@ -208,6 +216,8 @@ def _shared_map(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[SharedRe
     q_barriers = q * schedule.consumers if schedule.split_q else q
     staged = schedule.store == Store.STAGED
     o_full = ("O_FULL", q * BARRIER_BYTES, f"O is staged: consumer warps arrive ({warps})")
+    gathers = schedule.copy == Copy.GATHER
+    landed = f"{COPY_WARPS} producer warps arrive" if gathers else "producer arrives (1 + bytes)"
     q_empty = "O has left: store warp arrives (1)" if staged else f"S is complete ({warps})"
     rows = (
         ("SMEM_Q", q * q_bytes, f"Q tiles [{q}]{'; O is staged over its Q' if staged else ''}"),
@@ -220,11 +230,11 @@ def _shared_map(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[SharedRe
         ),
         *((o_full,) if staged else ()),
         ("Q_EMPTY", q_barriers * BARRIER_BYTES, q_empty),
-        ("K_FULL", kv * BARRIER_BYTES, "K has landed: producer arrives (1 + bytes)"),
+        ("K_FULL", kv * BARRIER_BYTES, f"K has landed: {landed}"),
         ("K_EMPTY", kv * BARRIER_BYTES, f"S is complete: consumer warps arrive ({warps})"),
-        ("V_FULL", kv * BARRIER_BYTES, "V has landed: producer arrives (1 + bytes)"),
+        ("V_FULL", kv * BARRIER_BYTES, f"V has landed: {landed}"),
         ("V_EMPTY", kv * BARRIER_BYTES, f"O += P V is complete: consumer warps arrive ({warps})"),
-        *((V_LANDED,) if spec.kv_cache else ()),
+        *((V_LANDED,) if spec.kv_cache and not gathers else ()),
     )
     regions: list[SharedRegion] = []
     offset = 0

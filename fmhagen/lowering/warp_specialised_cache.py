@@ -1,21 +1,25 @@
 """Keys and values of a cache in the warp-specialised loop: how a tile of them is copied.
 
-A tile of keys is copied in pieces, each of which lies in one page: as many rows as divide both. A
-piece may have fewer rows than the swizzle has, since the swizzle is one of addresses
-(https://docs.nvidia.com/cuda/cuda-c-programming-guide/, 'TMA swizzle').
+In bulk, a tile of keys is copied in pieces, each of which lies in one page: as many rows as divide
+both. A piece may have fewer rows than the swizzle has, since the swizzle is one of addresses
+(https://docs.nvidia.com/cuda/cuda-c-programming-guide/, 'TMA swizzle'). A gather is made by lanes,
+16 bytes each, of rows that lie anywhere.
 """
 
 from __future__ import annotations
 
 import math
 
+from fmhagen.errors import ScheduleError
 from fmhagen.language import Language
 from fmhagen.plan import Constant
-from fmhagen.schedule import Schedule
+from fmhagen.schedule import Copy, Schedule
 from fmhagen.spec import AttentionSpec
 
 LANES = 32  # of the warp that copies
 BARRIER_BYTES = 8
+COPY_WARPS = 2  # of a gather of K, and as many of one of V
+CHUNK_COLUMNS = 8  # 16-bit elements that a lane copies at once
 
 V_LANDED = (
     "V_LANDED",
@@ -32,6 +36,20 @@ def piece_rows(spec: AttentionSpec, schedule: Schedule) -> int:
     return math.gcd(spec.page_size, schedule.tile_n)
 
 
+def check_copy(spec: AttentionSpec, schedule: Schedule) -> None:
+    """Refuse ways to copy K and V that this loop does not have.
+
+    Raises:
+        ScheduleError: says what it has.
+    """
+    if schedule.copy == Copy.DIRECT:
+        limit = "the matrix instructions read K and V from shared memory"
+        raise ScheduleError("copy", str(schedule.copy), limit, "use copy='bulk'")
+    if schedule.copy == Copy.GATHER and spec.page_size is None:
+        limit = "lanes gather the rows of pages, and there are none"
+        raise ScheduleError("copy", str(schedule.copy), limit, "use copy='bulk'")
+
+
 def cache_constants(
     spec: AttentionSpec, schedule: Schedule, language: Language
 ) -> tuple[Constant, ...]:
@@ -40,9 +58,19 @@ def cache_constants(
     def number(name: str, value: int, comment: str) -> Constant:
         return Constant(ctype="u32", name=name, value=value, comment=comment)
 
+    page = (number("PAGE_SIZE", spec.page_size or 0, "keys of a page"),)
+    if schedule.copy == Copy.GATHER:
+        keys = schedule.tile_n // COPY_WARPS
+        return (
+            *page,
+            number("COPY_WARPS", COPY_WARPS, "warps that copy K, and as many V"),
+            number("COPY_KEYS", keys, "keys of a tile that one of them copies"),
+            number("LANE_KEYS", -(-keys // LANES), "of them that a lane looks up"),
+            number("CHUNK_COLUMNS", CHUNK_COLUMNS, "that a lane copies at once: 16 bytes"),
+            number("BANDS", len(language.bands), "ranges of keys that the mask shows a row"),
+        )
     rows = piece_rows(spec, schedule)
     pieces = schedule.tile_n // rows
-    page = (number("PAGE_SIZE", spec.page_size or 0, "keys of a page"),)
     return (
         *(page if spec.page_size is not None else ()),
         number("PIECE_ROWS", rows, "keys of one copy, which lie in one page"),

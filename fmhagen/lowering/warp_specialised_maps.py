@@ -5,7 +5,7 @@ from __future__ import annotations
 from fmhagen.lowering.warp_specialised_cache import piece_rows
 from fmhagen.lowering.warp_specialised_checks import GROUP_ROWS
 from fmhagen.plan import TensorMapPlan
-from fmhagen.schedule import Schedule, Store
+from fmhagen.schedule import Copy, Schedule, Store
 from fmhagen.spec import AttentionSpec
 
 BOX_COLUMNS = 64  # 128 bytes: one row of the 128-byte swizzle
@@ -19,6 +19,10 @@ def tensor_maps(spec: AttentionSpec, schedule: Schedule) -> tuple[TensorMapPlan,
     if spec.kv_cache:
         share = piece_rows(spec, schedule)
     rows = {"q": q_rows, "k": share, "v": share, "o": schedule.tile_m}
+    left_out = (
+        *(() if schedule.store == Store.STAGED else ("o",)),
+        *(("k", "v") if schedule.copy == Copy.GATHER else ()),
+    )
     return tuple(
         TensorMapPlan(
             field=f"{tensor}_map",
@@ -27,7 +31,7 @@ def tensor_maps(spec: AttentionSpec, schedule: Schedule) -> tuple[TensorMapPlan,
             swizzle_bytes=SWIZZLE_BYTES,
         )
         for tensor, count in rows.items()
-        if tensor != "o" or schedule.store == Store.STAGED
+        if tensor not in left_out
     )
 
 

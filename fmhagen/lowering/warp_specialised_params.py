@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fmhagen.language import Language
 from fmhagen.lowering.common import MAX_LOGIT
-from fmhagen.schedule import Schedule, Store
+from fmhagen.schedule import Copy, Schedule, Store
 from fmhagen.spec import AttentionSpec
 
 Fields = tuple[tuple[str, str, str], ...]
@@ -58,6 +58,17 @@ _CACHE_MAPS: Fields = (
     ("TensorMap", "k_map", "K cache (d, row, head, page), box [PIECE_ROWS, BOX_COLUMNS]"),
     ("TensorMap", "v_map", "V cache, likewise"),
 )
+_CACHE_ROWS: Fields = (
+    ("const u16*", "k", "K[pages,PAGE_SIZE,Hk,d]"),
+    ("i64", "k_stride_b", "elements, between pages"),
+    ("i64", "k_stride_h", "elements"),
+    ("i64", "k_stride_n", "elements"),
+    ("const u16*", "v", "V[pages,PAGE_SIZE,Hk,dv]"),
+    ("i64", "v_stride_b", "elements, between pages"),
+    ("i64", "v_stride_h", "elements"),
+    ("i64", "v_stride_n", "elements"),
+    ("u32", "num_pages", "of the cache"),
+)
 _TABLE: Fields = (
     ("const i32*", "block_table", "[B, max_pages], pages of each sequence"),
     ("i64", "table_stride", "elements from one sequence's to the next"),
@@ -100,7 +111,8 @@ def param_fields(
         else:
             rows = _MAPS[:1], _DIRECT + _LSE, _ROWS
         q_map, output, counts = rows
-        return q_map + _CACHE_MAPS + output + scale + table + _LENGTHS + counts + own
+        keys = _CACHE_ROWS if schedule.copy == Copy.GATHER else _CACHE_MAPS
+        return q_map + keys + output + scale + table + _LENGTHS + counts + own
     if spec.varlen:
         return _PACKED_MAPS + _PACKED_DIRECT + _PACKED_LSE + scale + _PACKED_COUNTS + own
     output = _STAGED if schedule.store == Store.STAGED else _DIRECT

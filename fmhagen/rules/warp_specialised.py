@@ -9,6 +9,7 @@ from fmhagen.expr.bands import bounds_of
 from fmhagen.expr.finite import may_hide
 from fmhagen.expr.nodes import walk
 from fmhagen.formula import mask_of, score_of
+from fmhagen.rules.gathering import gathering, gathers
 from fmhagen.rules.work import has_short_tiles, is_ordered, is_triangular, may_cluster
 from fmhagen.schedule import MainLoop, Rescale, Schedule, Store
 from fmhagen.spec import AttentionSpec
@@ -18,7 +19,7 @@ from fmhagen.targets import Target
 def choose_warp_specialised(spec: AttentionSpec, target: Target) -> Choice:
     """Return the schedule of a spec that a target supports, with the reasons."""
     depth = max(spec.d, spec.dv)
-    if depth <= 64:
+    if depth <= 64 and not gathers(spec):
         choice = _choose_shallow(spec)
     elif depth <= 96:
         choice = _choose_three_groups(spec)
@@ -31,7 +32,8 @@ def choose_warp_specialised(spec: AttentionSpec, target: Target) -> Choice:
     elif spec.max_logit:
         choice = _with_maximum(choice, "the largest score of a head is that of its rows")
     less = _less_keys(spec, depth)
-    return _narrowed(choice, less) if less else choice
+    choice = _narrowed(choice, less) if less else choice
+    return gathering(choice, spec.page_size) if gathers(spec) and spec.page_size else choice
 
 
 def _less_keys(spec: AttentionSpec, depth: int) -> int:
@@ -194,12 +196,13 @@ def _choose_shallow(spec: AttentionSpec) -> Choice:
 
 def _choose_three_groups(spec: AttentionSpec) -> Choice:
     """Depths above 64 to 96, where three warpgroups fit."""
-    direct = _warp_specialised(3, 96, store=Store.DIRECT, q_stages=2)
+    tile_n = 80 if gathers(spec) and max(spec.d, spec.dv) > 64 else 96
+    direct = _warp_specialised(3, tile_n, store=Store.DIRECT, q_stages=2)
     return Choice(
-        schedule=direct if is_ordered(spec) else _warp_specialised(3, 96),
+        schedule=direct if is_ordered(spec) else _warp_specialised(3, tile_n),
         reasons=(
             "three consumer warpgroups: O of 64 rows takes at most 48 registers a thread",
-            "tile_n 96 leaves S, P and O within 160 registers a thread",
+            f"tile_n {tile_n} leaves S, P and O within the registers of a thread",
             _NO_MAXIMUM,
             _PING_PONG,
             _TWO_Q,

@@ -258,6 +258,7 @@ def launch_values(
         # NOTE: as the sizes of the tensor maps, which are at least 1.
         "total_q": max(1, problem.rows_q),
         "total_k": max(1, problem.rows_k),
+        "num_pages": operands[1].batch,
         "num_m_tiles": m_tiles,
         "num_tiles": tiles,
         "heads_per_section": section,

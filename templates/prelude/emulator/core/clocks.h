@@ -16,6 +16,7 @@ struct alignas(64) Clock {
 };
 
 static u32 agent_count;  // agents 0 to warp_count - 1 are the warps
+static bool writes_generically[MAX_AGENTS];  // the warps do, and what copies for lanes
 
 typedef i32 Times __attribute__((vector_size(16)));
 
@@ -30,10 +31,11 @@ FMHAGEN_NOINLINE void join(Clock& a, const Clock& b) {
 }
 
 // A new asynchronous agent.
-static inline u32 agent_new() {
+static inline u32 agent_new(bool is_generic = false) {
   if (agent_count == MAX_AGENTS) {
     fail(FMHAGEN_LIMIT, issuer_here("emulator"), "more than %u agents", u32(MAX_AGENTS));
   }
+  writes_generically[agent_count] = is_generic;
   return agent_count++;
 }
 
@@ -294,7 +296,10 @@ static inline void clocks_begin_block() {
   memset(set_cache, 0, sizeof set_cache);
   memset(knowledge, 0, sizeof(Knowledge) * warp_count);
   memset(lane_writes, 0, sizeof lane_writes);
-  for (u32 warp = 0; warp < warp_count; warp++) knowledge[warp].seen.time[warp] = 1;
+  for (u32 warp = 0; warp < warp_count; warp++) {
+    knowledge[warp].seen.time[warp] = 1;
+    writes_generically[warp] = true;
+  }
 }
 
 }  // namespace emulator

@@ -92,7 +92,7 @@ static inline void order_after_writer(Access& access, u32 granule, const char* v
   if (access.seen->time[earlier.agent] < earlier.time) {
     fail_race(access, granule * GRANULE_BYTES, verb, writer, "the write");
   }
-  if (access.fenced && earlier.agent < warp_count &&
+  if (access.fenced && writes_generically[earlier.agent] &&
       access.fenced->time[earlier.agent] < earlier.time) {
     fail_proxy(access, granule * GRANULE_BYTES, writer);
   }

@@ -55,7 +55,7 @@ static inline void async_copy(u32 destination, u64 source, u32 source_bytes) {
   }
   if (source_bytes) check_global_alignment(issuer, source, CHUNK_BYTES);
   u32& agent = async_agents[current->warp];
-  if (!agent) agent = agent_new();
+  if (!agent) agent = agent_new(true);
   AsyncGroups& groups = async_groups[current->thread];
   AsyncCopy& copy = take<AsyncCopy>();
   copy.issuer = issuer;
