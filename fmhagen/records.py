@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import tomllib
 from collections.abc import Mapping
@@ -32,6 +33,14 @@ def _enum_of(hint: Any) -> tuple[type[StrEnum] | None, bool]:
     return enums[0] if enums else None, type(None) in kinds
 
 
+@functools.cache
+def _enum_fields(kind: type[Any]) -> tuple[tuple[str, type[StrEnum], bool], ...]:
+    """Return the name of each field that holds an enum, the enum, and whether it may be None."""
+    hints = get_type_hints(kind)
+    found = ((field.name, *_enum_of(hints[field.name])) for field in dataclasses.fields(kind))
+    return tuple((name, enum, is_optional) for name, enum, is_optional in found if enum is not None)
+
+
 def _printed(value: Any) -> str:
     return repr(str(value) if isinstance(value, StrEnum) else value)
 
@@ -46,17 +55,16 @@ class Record:
 
     def __post_init__(self) -> None:
         """Turn strings into the enums that the fields declare."""
-        hints = get_type_hints(type(self))
-        for field in dataclasses.fields(self):
-            enum, is_optional = _enum_of(hints[field.name])
-            value = getattr(self, field.name)
-            if enum is not None and not (is_optional and value is None):
+        kind: Any = type(self)
+        for name, enum, is_optional in _enum_fields(kind):
+            value = getattr(self, name)
+            if not (is_optional and value is None):
                 choices = tuple(str(member) for member in enum)
                 if str(value) not in choices:
                     limit = "must be one of " + ", ".join(choices)
                     hint = did_you_mean(str(value), choices)
-                    raise InvalidSpecError(field.name, value, limit, hint)
-                object.__setattr__(self, field.name, enum(str(value)))
+                    raise InvalidSpecError(name, value, limit, hint)
+                object.__setattr__(self, name, enum(str(value)))
 
     def __repr__(self) -> str:
         """Return the constructor call that recreates this record."""

@@ -4,6 +4,7 @@
     <path>/<key>/<file>.cu.cubin    the image
     <path>/<key>/entry.json         the sidecar: everything else, and the image's SHA-256
     <path>/locks/<key>.lock         held by whoever builds the entry
+    <path>/templates/               templates as byte code, which emission keeps (see places.py)
 
 The key is a digest of everything that decides the image: source text, flags, compiler and its
 version, target, fmhagen's version and, for the emulator, its headers. No time stamp is looked at.
@@ -31,8 +32,8 @@ from pathlib import Path
 from fmhagen.compile.binary import Binary
 from fmhagen.compile.entry import load_entry, read_sidecar, write_entry
 from fmhagen.compile.lock import held
+from fmhagen.places import COMPILED_TEMPLATES, ENVIRONMENT_VARIABLE, default_path
 
-ENVIRONMENT_VARIABLE = "FMHAGEN_CACHE_DIR"
 _LAYOUT_VERSION = 1
 
 
@@ -67,28 +68,6 @@ def cache_key(**parts: object) -> str:
     """Return the digest of named parts; every part that decides the image must be given."""
     text = json.dumps({"layout": _LAYOUT_VERSION, **parts}, sort_keys=True, ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def default_path() -> Path | None:
-    """Return where the cache lies by default, or None if there is no home for it.
-
-    `FMHAGEN_CACHE_DIR` comes first, then the user's cache directory as the platform defines it.
-    """
-    override = os.environ.get(ENVIRONMENT_VARIABLE)
-    if override:
-        return Path(override).expanduser().absolute()
-    home = os.environ.get("HOME")
-    if home is not None and not os.environ.get("XDG_CACHE_HOME") and not os.path.isdir(home):
-        return None  # do not make a home directory for a user who has none
-    import platformdirs
-
-    # NOTE: where neither HOME nor a passwd entry names a home, newer platformdirs raises and older
-    # ones leave a "~" at the front.
-    try:
-        path = platformdirs.user_cache_path("fmhagen", appauthor=False)
-    except RuntimeError:
-        return None
-    return path if path.is_absolute() else None
 
 
 def default_cache() -> Cache:
@@ -225,6 +204,8 @@ class Cache:
     def clear(self) -> int:
         """Remove every entry, complete or not, and return how many there were.
 
+        Templates in byte code go, too, and are not counted.
+
         Raises:
             CacheError: another process is building an entry and does not finish in time.
         """
@@ -234,6 +215,8 @@ class Cache:
             with self._locked(directory.name):
                 shutil.rmtree(directory, ignore_errors=True)
             count += 1
+        if self._path is not None:
+            shutil.rmtree(self._path / COMPILED_TEMPLATES, ignore_errors=True)
         return count
 
     def _directories(self) -> tuple[Path, ...]:

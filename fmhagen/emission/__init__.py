@@ -79,9 +79,10 @@ def tidy(text: str) -> str:
             could be broken.
     """
     lines: list[str] = []
+    is_plain = "\t" not in text and text.isascii()
     for number, line in enumerate(text.splitlines(), 1):
         line = line.rstrip()
-        if "\t" in line or not line.isascii():
+        if not is_plain and ("\t" in line or not line.isascii()):
             raise TemplateError(f"line {number} holds a tab or a character outside ASCII: {line!r}")
         if len(line) <= LINE_LENGTH or max(map(len, line.split())) >= 100:
             lines.append(line)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -34,19 +35,7 @@ class Definition:
     @property
     def printed(self) -> str:
         """The text; a comment of one line stands behind the head of the code, where it fits."""
-        comment, _, code = self.text.partition("\n")
-        lines = code.splitlines()
-        if not comment.startswith("// ") or not lines or lines[0].startswith("//"):
-            return self.text
-        remark = comment.removeprefix("// ").removesuffix(".")
-        if remark[1].islower() or remark.startswith("A "):
-            remark = remark[0].lower() + remark[1:]
-        # NOTE: a template's parameters may stand on a line of their own above the head.
-        for i in (1, 0) if lines[0].endswith(">") else (0,):
-            head = f"{lines[i]}  // {remark}"
-            if len(head) <= LINE_LENGTH and lines[i].endswith(_ENDS):
-                return "\n".join((*lines[:i], head, *lines[i + 1 :]))
-        return self.text
+        return _printed(self.text)
 
     @property
     def code(self) -> str:
@@ -56,7 +45,30 @@ class Definition:
     @property
     def words(self) -> frozenset[str]:
         """Every identifier in the code."""
-        return words_of(self.code)
+        return _words_of_definition(self)
+
+
+# NOTE: both are kept, since the kernels of a process share their definitions.
+@functools.lru_cache(maxsize=4096)
+def _printed(text: str) -> str:
+    comment, _, code = text.partition("\n")
+    lines = code.splitlines()
+    if not comment.startswith("// ") or not lines or lines[0].startswith("//"):
+        return text
+    remark = comment.removeprefix("// ").removesuffix(".")
+    if remark[1].islower() or remark.startswith("A "):
+        remark = remark[0].lower() + remark[1:]
+    # NOTE: a template's parameters may stand on a line of their own above the head.
+    for i in (1, 0) if lines[0].endswith(">") else (0,):
+        head = f"{lines[i]}  // {remark}"
+        if len(head) <= LINE_LENGTH and lines[i].endswith(_ENDS):
+            return "\n".join((*lines[:i], head, *lines[i + 1 :]))
+    return text
+
+
+@functools.lru_cache(maxsize=4096)
+def _words_of_definition(definition: Definition) -> frozenset[str]:
+    return words_of(definition.code)
 
 
 def words_of(text: str) -> frozenset[str]:
@@ -64,6 +76,7 @@ def words_of(text: str) -> frozenset[str]:
     return frozenset(_WORD.findall(_NO_CODE.sub("", text)))
 
 
+@functools.lru_cache(maxsize=256)
 def parse(text: str, layer: str) -> tuple[Definition, ...]:
     """Split C++ text into definitions: blocks of lines with blank lines between them.
 
@@ -101,6 +114,7 @@ def closure(body: str, available: tuple[Definition, ...]) -> tuple[Definition, .
     for definition in available:
         by_name.setdefault(definition.name, []).append(definition)
     ordered: list[Definition] = []
+    position = {name: i for i, name in enumerate(by_name)}
     done: set[str] = set()
     open_names: list[str] = []
 
@@ -111,9 +125,8 @@ def closure(body: str, available: tuple[Definition, ...]) -> tuple[Definition, .
             return
         open_names.append(name)
         uses = {word for item in by_name[name] for word in item.words} - {name}
-        for used in by_name:  # in their own order, since sets have none
-            if used in uses:
-                place(used)
+        for used in sorted(uses & by_name.keys(), key=position.__getitem__):  # sets have no order
+            place(used)
         open_names.pop()
         done.add(name)
         ordered.extend(by_name[name])

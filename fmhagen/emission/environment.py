@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import jinja2
 
+from fmhagen.emission.byte_code import ByteCode
 from fmhagen.errors import TemplateError
 from fmhagen.kernel_plan import KernelPlan
+from fmhagen.places import COMPILED_TEMPLATES, default_path
 from fmhagen.plan import Constant, MatrixShape, ParamField, SharedRegion
 from fmhagen.resources import templates_dir
 from fmhagen.targets.sm90_matrix import instruction_name
@@ -98,20 +102,29 @@ def instruction(shape: MatrixShape) -> str:
     return instruction_name(shape.n, shape.dtype, shape.form)
 
 
+_OPTIONS: Mapping[str, Any] = MappingProxyType(
+    {
+        "trim_blocks": True,
+        "lstrip_blocks": True,
+        "keep_trailing_newline": True,
+        "autoescape": False,
+        "newline_sequence": "\n",
+        "auto_reload": False,
+        "extensions": (),
+    }
+)
+
+
 @cache
 def environment() -> jinja2.Environment:
     """Return the environment that renders every template."""
+    place = default_path()
     env = jinja2.Environment(
         loader=jinja2.FileSystemLoader(templates_dir()),
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
         undefined=jinja2.StrictUndefined,
-        autoescape=False,
-        newline_sequence="\n",
-        auto_reload=False,
         finalize=_reject_ambiguous,
-        extensions=[],
+        bytecode_cache=None if place is None else _byte_code(place),
+        **_OPTIONS,
     )
     env.filters.update(
         cxx_bool=cxx_bool,
@@ -122,6 +135,10 @@ def environment() -> jinja2.Environment:
         shared_row=shared_row,
     )
     return env
+
+
+def _byte_code(place: Path) -> ByteCode:
+    return ByteCode(place / COMPILED_TEMPLATES, repr(sorted(_OPTIONS.items())))
 
 
 def render(name: str, plan: KernelPlan) -> str:
