@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fmhagen.errors import InvalidSpecError, TensorError
+from fmhagen.records import plain
 from fmhagen.runtime.checks import axes_of
 from fmhagen.runtime.outputs import new_max_logit
 from fmhagen.runtime.parameters import joined_captures
@@ -109,6 +110,11 @@ def attention(
     if mask_mod is not None or score_mod is not None:
         mask, score, captured = trace_mods(mask_mod, score_mod)
         params = {**captured, **(params or {})} or None
+    if not isinstance(causal, bool):
+        # NOTE: 1 == True finds a kernel that was made before, and makes none.
+        causal = plain(causal)
+        if not isinstance(causal, bool):
+            raise InvalidSpecError("causal", causal, "must be True or False")
     left, right = (None, None) if window is None else _window(window)
     varlen = cu_seqlens_q is not None or cu_seqlens_k is not None
     cache = None
@@ -134,18 +140,18 @@ def attention(
         extras["alibi_slopes"] = alibi_slopes
     if sinks is not None:
         extras["sinks"] = sinks
-    if varlen or max_seqlen_q is not None or max_seqlen_k is not None:
-        extras |= {
-            "cu_seqlens_q": cu_seqlens_q,
-            "cu_seqlens_k": cu_seqlens_k,
-            "seqused_q": seqused_q,
-            "seqused_k": seqused_k,
-            "max_seqlen_q": max_seqlen_q,
-            "max_seqlen_k": max_seqlen_k,
-        }
+    packed = {
+        "cu_seqlens_q": cu_seqlens_q,
+        "cu_seqlens_k": cu_seqlens_k,
+        "seqused_q": seqused_q,
+        "seqused_k": seqused_k,
+        "max_seqlen_q": max_seqlen_q,
+        "max_seqlen_k": max_seqlen_k,
+    }
+    extras |= {name: value for name, value in packed.items() if value is not None}
     if cache is not None:
-        extras |= {"cache_seqlens": cache_seqlens, "block_table": block_table}
-        extras = {name: value for name, value in extras.items() if value is not None}
+        cached = {"cache_seqlens": cache_seqlens, "block_table": block_table}
+        extras |= {name: value for name, value in cached.items() if value is not None}
     if validate is not None:
         extras["validate"] = validate
     if block_map is not None:

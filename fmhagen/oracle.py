@@ -18,6 +18,7 @@ from fmhagen.oracle_inputs import (
     sink_logits,
     used_rows,
 )
+from fmhagen.records import plain
 from fmhagen.validate import check_scale
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def reference(
     import numpy as np
 
     _check_spec(spec)
-    check_scale("scale", scale)
+    check_scale("scale", plain(scale))
     factor = spec.scale_value if scale is None else float(scale)
     q64 = as_float64(q)
     if spec.kv_cache:

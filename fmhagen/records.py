@@ -26,6 +26,19 @@ def closest(word: str, choices: tuple[str, ...]) -> str:
     return did_you_mean(word, choices) or "use one of " + ", ".join(choices)
 
 
+_MODULES_OF_NUMBERS = ("numpy", "ml_dtypes")
+
+
+def plain(value: Any) -> Any:
+    """Return a number of NumPy as the Python number that it is; anything else as it is.
+
+    They print as calls of NumPy, and what is read back must be what was printed.
+    """
+    if type(value).__module__ in _MODULES_OF_NUMBERS and getattr(value, "shape", None) == ():
+        return value.item()
+    return value
+
+
 def _enum_of(hint: Any) -> tuple[type[StrEnum] | None, bool]:
     """Return the enum that a field declares, if it does, and whether it may be None."""
     kinds = get_args(hint) or (hint,)
@@ -54,8 +67,12 @@ class Record:
     """
 
     def __post_init__(self) -> None:
-        """Turn strings into the enums that the fields declare."""
+        """Turn strings into the enums that the fields declare, numbers into Python's."""
         kind: Any = type(self)
+        for name in kind.__dataclass_fields__:
+            value = getattr(self, name)
+            if type(value).__module__ in _MODULES_OF_NUMBERS:
+                object.__setattr__(self, name, plain(value))
         for name, enum, is_optional in _enum_fields(kind):
             value = getattr(self, name)
             if not (is_optional and value is None):

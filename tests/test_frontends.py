@@ -132,6 +132,40 @@ def test_attention_refuses_what_has_no_meaning(target: str) -> None:
         fmhagen.attention(q, k, v, params={"sinks": 1}, target=target)
 
 
+def test_numbers_of_numpy_are_numbers(target: str) -> None:
+    needs(target, "window", "score_mod")
+    q, k, v = bshd()
+    plain = fmhagen.attention(
+        q, k, v, causal=True, window=(5, 0), soft_cap=2.5, scale=0.25, target=target
+    )
+    same = fmhagen.attention(
+        *(q, k, v),
+        causal=np.bool_(True),
+        window=(np.int64(5), np.int32(0)),
+        soft_cap=np.float32(2.5),
+        scale=np.float32(0.25),
+        target=target,
+    )
+    assert np.array_equal(plain.view(np.uint16), same.view(np.uint16))
+    spec = fmhagen.AttentionSpec(
+        head_dim=np.int64(64), window_left=np.uint8(3), scale=np.float64(0.5), causal=np.True_
+    )
+    assert repr(spec) == "AttentionSpec(head_dim=64, causal=True, window_left=3, scale=0.5)"
+
+
+def test_lengths_that_the_call_could_not_mean_are_refused(target: str) -> None:
+    q, k, v = bshd()
+    lengths = np.full(B, 3, np.int32)
+    for name in ("seqused_q", "seqused_k"):
+        with pytest.raises(TensorError, match="a spec with varlen=True takes it"):
+            fmhagen.attention(q, k, v, target=target, **{name: lengths})
+    with pytest.raises(TensorError, match="a spec with varlen=True takes it"):
+        fmhagen.attention(q, k, v, cache_seqlens=lengths, seqused_k=lengths, target=target)
+    for wrong in (1, "yes", None):
+        with pytest.raises(InvalidSpecError, match="True or False"):
+            fmhagen.attention(q, k, v, causal=wrong, target=target)
+
+
 def test_functions_share_a_kernel_and_bring_their_own_tensors(target: str) -> None:
     needs(target, "score_mod")
     q, k, v = bshd()
@@ -278,7 +312,7 @@ def test_sdpa_is_anchored_top_left(target: str, rows: int, keys: int) -> None:
     assert_right(o.transpose(0, 2, 1, 3), None, wanted)
 
 
-@pytest.mark.parametrize("shape", [(SQ, SK), (1, SK), (H, SQ, SK), (B, 1, 1, SK), (B, H, SQ, SK)])
+@pytest.mark.parametrize("shape", [(SQ, SK), (SK,), (H, SQ, SK), (B, 1, 1, SK), (B, H, SQ, SK)])
 @pytest.mark.parametrize("kind", [np.bool_, np.float32, BF16], ids=["bool", "fp32", "bf16"])
 def test_sdpa_masks_are_broadcast(target: str, shape: tuple[int, ...], kind: Any) -> None:
     needs(target, "mask_mod" if kind is np.bool_ else "score_mod")
@@ -290,6 +324,16 @@ def test_sdpa_masks_are_broadcast(target: str, shape: tuple[int, ...], kind: Any
 
     o = scaled_dot_product_attention(*bhsd(), mask, enable_gqa=True)
     assert_right(o.transpose(0, 2, 1, 3), None, float64(*bshd(), change))
+
+
+def test_sdpa_masks_of_other_sizes_are_refused(target: str) -> None:
+    q, k, v = bhsd()
+    for shape in ((SQ + 1, SK), (SQ, SK + 1), (SQ, SK - 1), (3, 1, SQ, SK), (1, B, H, SQ, SK)):
+        for kind in (np.bool_, np.float32):
+            with pytest.raises(TensorError, match="must broadcast to the scores"):
+                scaled_dot_product_attention(
+                    q, k, v, attn_mask=np.zeros(shape, kind), enable_gqa=True
+                )
 
 
 def test_sdpa_rows_that_see_nothing_are_zero(target: str) -> None:

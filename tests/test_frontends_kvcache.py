@@ -284,6 +284,37 @@ def test_soft_cap_window_and_slopes() -> None:
     check(o, None, right)
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("right", [-1, 2])
+def test_slopes_fall_on_both_sides_of_the_diagonal(rows: int, right: int) -> None:
+    """The distance counts, and what lies right of the diagonal is no nearer than what lies left."""
+    q, k, v = normal(1, B, rows, H, D), normal(2, B, ROOM, HK, D), normal(3, B, ROOM, HK, D)
+    lengths = np.array(LENGTHS, np.int32) + 4
+    slopes = np.array([[0.5, 0.25, 0.125, 0.0625]] * B, np.float32) * np.arange(1, B + 1)[:, None]
+    slopes = slopes.astype(np.float32)
+    o = flash_attn_with_kvcache(
+        *(q, k, v), cache_seqlens=lengths, window_size=(-1, right), alibi_slopes=slopes
+    )
+    scale, keys = D**-0.5, np.arange(ROOM)
+    for b, length in enumerate(lengths):
+        for h in range(H):
+            distance = keys[None] - np.arange(rows)[:, None] - (length - rows)
+            hidden = (keys[None] >= length) | ((distance > right) if right >= 0 else False)
+            s = scale * (q[b, :, h].astype(float) @ k[b, :, h // 2].astype(float).T)
+            s = np.where(hidden, -np.inf, s - slopes[b, h] * abs(distance))
+            p = np.exp(s - s.max(1, keepdims=True))
+            right_o = (p / p.sum(1, keepdims=True)) @ v[b, :, h // 2].astype(float)
+            np.testing.assert_allclose(o[b, :, h].astype(float), right_o, atol=0.03)
+
+
+def test_one_length_for_all_sequences() -> None:
+    q, k, v = normal(1, B, 1, H, D), normal(2, B, ROOM, HK, D), normal(3, B, ROOM, HK, D)
+    wanted = flash_attn_with_kvcache(q, k, v, cache_seqlens=np.full(B, 37, np.int32))
+    for length in (37, np.int64(37), np.array(37)):
+        o = flash_attn_with_kvcache(q, k, v, cache_seqlens=length)
+        assert np.array_equal(o.view(np.uint16), wanted.view(np.uint16))
+
+
 def test_what_is_refused() -> None:
     q, k = normal(1, 1, 1, H, D), normal(2, 1, 32, HK, D)
     with pytest.raises(UnsupportedArgumentError, match="cache_leftpad"):

@@ -15,8 +15,10 @@ from fmhagen.paging.tables import PageTables
 
 def lengths_of(cache_seqlens: Any, q: Any, batch: int) -> Any:
     """Return the lengths as (B,) int32 beside q; None stays None."""
-    if cache_seqlens is None or hasattr(cache_seqlens, "shape"):
+    if cache_seqlens is None or len(getattr(cache_seqlens, "shape", ())) > 0:
         return cache_seqlens
+    if hasattr(cache_seqlens, "expand"):
+        return cache_seqlens.expand(batch).int().contiguous()  # a tensor that may lie on a device
     if hasattr(q, "new_full"):
         import torch
 

@@ -9,20 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 from fmhagen.dispatch import attention
+from fmhagen.frontends.alibi import ALIBI_BOTH_SIDES, slopes_of
 from fmhagen.frontends.refusal import refuse_others
 
-# FlashAttention adds -slope * |distance| to the scores, also right of the diagonal.
-_ALIBI_BOTH_SIDES = (
-    "slopes: f32[2, finite]; distance = kv_idx - q_idx - (seqlen_k - seqlen_q);"
-    " score - slopes[b, h] * f32(abs(distance))"
-)
 _NEUTRAL: dict[str, Any] = {
     "qv": None,
     "q_descale": None,
     "k_descale": None,
     "v_descale": None,
     "attention_chunk": 0,
-    "num_splits": 1,
+    "num_splits": (1, 0),
     "pack_gqa": None,
     "sm_margin": 0,
     "block_table": None,
@@ -193,7 +189,6 @@ def _options(
     if alibi_slopes is not None and causal:
         options["alibi_slopes"] = alibi_slopes  # no key right of the diagonal is visible
     elif alibi_slopes is not None:
-        options["score_mod"] = _ALIBI_BOTH_SIDES
-        slopes = alibi_slopes[None] if len(alibi_slopes.shape) == 1 else alibi_slopes
-        options["params"] = {"slopes": slopes}
+        options["score_mod"] = ALIBI_BOTH_SIDES
+        options["params"] = slopes_of(alibi_slopes)
     return options

@@ -11,6 +11,7 @@ from typing import Any
 
 from fmhagen.appending import append_kv
 from fmhagen.errors import TensorError, UnsupportedArgumentError
+from fmhagen.frontends.alibi import ALIBI_BOTH_SIDES, slopes_of
 from fmhagen.frontends.cache_rows import (
     PackedRows,
     lengths_of,
@@ -90,7 +91,7 @@ def flash_attn_with_kvcache(
         window_size: keys left and right of the diagonal; -1 means unlimited.
         softcap: cap of the scaled scores; 0 means none.
         rotary_interleaved: rotate columns 2i and 2i + 1, else i and rotary_dim / 2 + i.
-        alibi_slopes: (H,) or (B, H), with a causal mask or one query.
+        alibi_slopes: (H,) or (B, H): subtracts slope * |distance from the diagonal|.
         num_splits: parts that each sequence is cut into; 0 lets the kernel choose.
         return_softmax_lse: also give LSE (B, H, Sq).
         page_table: another name of block_table.
@@ -161,16 +162,16 @@ def flash_attn_with_kvcache(
             k_scale=k_descale if is_rounded else None,
             v_scale=v_descale if is_rounded else None,
         )
-    if alibi_slopes is not None and not causal and rows > 1:
-        limit = "slopes are for a causal mask here, or one query"
-        raise UnsupportedArgumentError("alibi_slopes", "a tensor", limit, "use causal=True")
+    # Of one query no key lies right of the diagonal, unless a window says so.
+    one_sided = causal or (rows == 1 and right is None)
+    slopes = "none" if alibi_slopes is None else "one_sided" if one_sided else "both_sides"
     kernel = _kernel(
         str(q.dtype),
         str(k_cache.dtype),
         (q.shape[-1], v_cache.shape[-1]),
         None if table is None else k_cache.shape[1],
-        (causal or alibi_slopes is not None, left, None if causal else right, softcap or None),
-        (alibi_slopes is not None, learnable_sink is not None, k_descale is not None),
+        (causal or slopes == "one_sided", left, None if causal else right, softcap or None),
+        (slopes, learnable_sink is not None, k_descale is not None),
         (many, many and cu_seqlens_q is not None),
     )
     given = {
@@ -179,7 +180,8 @@ def flash_attn_with_kvcache(
         "num_splits": None if many else num_splits or None,
         "k_scale": k_descale,
         "v_scale": v_descale,
-        "alibi_slopes": alibi_slopes,
+        "alibi_slopes": alibi_slopes if slopes == "one_sided" else None,
+        "params": slopes_of(alibi_slopes) if slopes == "both_sides" else None,
         "sinks": learnable_sink,
     }
     if many and cu_seqlens_q is not None:
@@ -209,15 +211,16 @@ def _kernel(
     depth: tuple[int, int],
     page_size: int | None,
     mask: tuple[bool, int | None, int | None, float | None],
-    flags: tuple[bool, bool, bool],
+    flags: tuple[str, bool, bool],
     queries: tuple[bool, bool],
     target: str | None = None,
 ) -> Any:
     """Return the kernel of a kind of cache, for many rows or packed ones; a process has one."""
     from fmhagen.api import compile_kernel
+    from fmhagen.expr.mods import ScoreMod
 
     causal, left, right, soft_cap = mask
-    alibi, sink, scaled = flags
+    slopes, sink, scaled = flags
     many, is_packed = queries
     own, small = (dtype_name(name.removeprefix("torch.")) for name in (dtype, cache_dtype))
     spec = AttentionSpec(
@@ -228,7 +231,8 @@ def _kernel(
         window_left=left,
         window_right=right,
         soft_cap=soft_cap,
-        alibi=alibi,
+        alibi=slopes == "one_sided",
+        score_mod=ScoreMod(ALIBI_BOTH_SIDES) if slopes == "both_sides" else None,
         sink=sink,
         kv_cache=True,
         varlen=is_packed,

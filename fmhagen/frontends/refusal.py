@@ -14,7 +14,7 @@ def refuse_others(function: str, given: Mapping[str, Any], neutral: Mapping[str,
     Args:
         function: the function that was called.
         given: the arguments by name.
-        neutral: for each known name the value that asks for nothing.
+        neutral: for each known name the value that asks for nothing, or a tuple of such values.
 
     Raises:
         TypeError: the function has no such argument.
@@ -23,9 +23,10 @@ def refuse_others(function: str, given: Mapping[str, Any], neutral: Mapping[str,
     for name, value in given.items():
         if name not in neutral:
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
-        wanted = neutral[name]
-        is_tensor = hasattr(value, "shape")
-        if value is wanted or (wanted is not None and not is_tensor and value == wanted):
+        values = neutral[name] if isinstance(neutral[name], tuple) else (neutral[name],)
+        wanted = values[0]
+        is_tensor = len(getattr(value, "shape", ())) > 0
+        if any(value is x or (x is not None and not is_tensor and value == x) for x in values):
             continue
         shown = type(value).__name__ if is_tensor else value
         limit = f"{function} of fmhagen does not support it"

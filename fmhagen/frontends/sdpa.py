@@ -55,6 +55,8 @@ def scaled_dot_product_attention(
             attn_mask = attn_mask[:, None]
     elif rank != 4:
         raise TensorError("query", tuple(query.shape), "must have three or four dimensions")
+    if attn_mask is not None:
+        attn_mask = _with_four_axes(attn_mask, query, key)
     if not enable_gqa and query.shape[1] != key.shape[1]:
         limit = f"must have the {query.shape[1]} heads of query"
         raise TensorError("key", tuple(key.shape), limit, "use enable_gqa=True for grouped heads")
@@ -63,6 +65,20 @@ def scaled_dot_product_attention(
         options = mask_options(attn_mask)
     o = attention(query, key, value, scale=scale, layout="bhsd", **options)
     return o[:, 0] if rank == 3 else o
+
+
+def _with_four_axes(attn_mask: Any, query: Any, key: Any) -> Any:
+    """Return a mask with four axes.
+
+    Raises:
+        TensorError: it cannot be broadcast to the scores.
+    """
+    scores = (*query.shape[:3], key.shape[2])
+    sizes = (1,) * (4 - len(attn_mask.shape)) + tuple(attn_mask.shape)
+    if len(sizes) > 4 or any(n not in (1, wanted) for n, wanted in zip(sizes, scores, strict=True)):
+        limit = f"must broadcast to the scores, (B, H, Sq, Sk) = {tuple(scores)}"
+        raise TensorError("attn_mask", tuple(attn_mask.shape), limit)
+    return attn_mask[(None,) * (4 - len(attn_mask.shape))]
 
 
 def mask_options(attn_mask: Any) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from fmhagen.errors import InvalidSpecError, LaunchError, TensorError
 from fmhagen.kernel_plan import KernelPlan
 from fmhagen.plan import Plan
+from fmhagen.records import plain
 from fmhagen.runtime.checks import MAX_ROWS, Axes, Problem
 from fmhagen.runtime.dealing import Deal, choose_deal
 from fmhagen.runtime.key_tiles import band_tiles, causal_offset, key_tiles
@@ -39,6 +40,7 @@ def scale_log2_of(scale: float) -> float:
     Raises:
         InvalidSpecError: the scale is negative, not finite, or too large for fp32.
     """
+    scale = plain(scale)
     check_scale("scale", scale)
     value = scale * LOG2_E
     if value > LARGEST_F32:
