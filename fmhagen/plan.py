@@ -110,8 +110,7 @@ class Plan:
         language: the mask and the score function as C++; see `fmhagen.lowering.language`.
         conditional_rescale, rescale_on_overflow: see `schedule.Rescale`.
         heads_in_l2_bytes: K and V that one section of heads may hold, for the tile order.
-        two_p_buffers, ping_pong, skip_hidden, split_q, q_in_registers, overlap_tiles: see
-            `Schedule`.
+        two_p_buffers, ping_pong, skip_hidden, split_q, overlap_tiles: see `Schedule`.
         stage_output: O leaves through shared memory; see `schedule.Store`.
         slot_table: a step of a wave_pipelined loop, in the order in which it is issued; of a
             wave_ping_pong loop, its products.
@@ -196,7 +195,6 @@ class Plan:
     longest_first: bool = False
     clustered: bool = False
     split_q: bool = False
-    q_in_registers: bool = False
     overlap_tiles: bool = True
     walks: bool = False
     asks_query: bool = False
@@ -255,11 +253,6 @@ class Plan:
     def qk_shape(self) -> MatrixShape:
         """The instruction of S = Q K^T."""
         return self.matrix_shapes[0]
-
-    @property
-    def q_operand(self) -> str:
-        """What stands for a warpgroup's rows of Q in S = Q K^T: a shared address, or registers."""
-        return "const QueryRows&" if self.q_in_registers else "u32"
 
     @property
     def release_call(self) -> str:

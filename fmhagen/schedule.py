@@ -87,7 +87,6 @@ class Schedule(Record):
             every K and V tile for all of them.
         split_q: each consumer's rows of Q have buffers and barriers of their own, so that they
             are loaded as soon as that consumer is done with the last ones.
-        q_in_registers: Q is the register operand of S = Q K^T, and its buffer is free at once.
         overlap_tiles: the first S of a tile is issued before the last O += P V of the tile before.
         rescale: when O is rescaled to a new reference of the softmax.
         prefetch: operands that wave_pipelined and wave_ping_pong read from shared memory ahead of
@@ -113,7 +112,6 @@ class Schedule(Record):
     p_buffers: int = 1
     cluster: int = 1
     split_q: bool = False
-    q_in_registers: bool = False
     overlap_tiles: bool = True
     rescale: Rescale = Rescale.ON_GROWTH
     prefetch: int = 0

@@ -40,14 +40,6 @@ VARIANTS = {
     "two_p": {"rescale": "on_overflow", "p_buffers": 2},
     "direct": {"store": "direct", "q_stages": 1},
     "split_q": {"store": "direct", "q_stages": 1, "split_q": True, "ping_pong": True},
-    "registers": {
-        **{"store": "direct", "q_stages": 1, "q_in_registers": True, "ping_pong": True},
-        **{"rescale": "on_overflow"},
-    },
-    "registers_apart": {
-        **{"store": "direct", "q_in_registers": True, "split_q": True, "overlap_tiles": False},
-        **{"skip_hidden": True, "stages": 3},
-    },
     "apart": {"overlap_tiles": False, "skip_hidden": True, "ping_pong": True},
     "split_apart": {
         **{"store": "direct", "q_stages": 1, "split_q": True, "overlap_tiles": False},
@@ -69,10 +61,7 @@ def schedule(variant: str, cluster: int) -> Schedule:
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
     ("variant", "cluster"),
-    [
-        *((variant, 2) for variant in VARIANTS),
-        *((variant, 1) for variant in ("split_q", "apart", "split_apart", "registers")),
-    ],
+    [*((variant, 2) for variant in VARIANTS), ("split_q", 1), ("apart", 1), ("split_apart", 1)],
 )
 def test_o_and_lse_are_right(variant: str, *, causal: bool, cluster: int) -> None:
     spec = AttentionSpec(head_dim=64, causal=causal)
@@ -210,7 +199,6 @@ def test_no_alarm_in_clean_runs() -> None:
         ({"cluster": 3}, "cluster"),
         ({"cluster": 0}, "cluster"),
         ({"split_q": True}, "split_q"),
-        ({"q_in_registers": True}, "q_in_registers"),
         ({"skip_hidden": True}, "skip_hidden"),
     ],
 )

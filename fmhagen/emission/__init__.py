@@ -114,7 +114,7 @@ def _available(plan: Plan) -> tuple[Definition, ...]:
     has_order = any(region.name == "SMEM_ORDER" for region in plan.shared)
     parts = (
         "",
-        *(("_cache",) if plan.split is not None or has_order or plan.q_in_registers else ()),
+        *(("_cache",) if plan.split is not None or has_order else ()),
         *(("_map",) if plan.language.mapped else ()),
     )
 

@@ -131,11 +131,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
             cluster=schedule.cluster,
         ),
         matrix_shapes=(
-            MatrixShape(
-                n=schedule.tile_n,
-                dtype=element,
-                form="rs" if schedule.q_in_registers else "ss",
-            ),
+            MatrixShape(n=schedule.tile_n, dtype=element, form="ss"),
             MatrixShape(n=spec.dv, dtype=element, form="rs_t"),
         ),
         element=element,
@@ -147,7 +143,6 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         ping_pong=schedule.ping_pong,
         clustered=schedule.cluster > 1,
         split_q=schedule.split_q,
-        q_in_registers=schedule.q_in_registers,
         overlap_tiles=schedule.overlap_tiles,
         two_p_buffers=schedule.p_buffers == 2,
         snake=masked and not ordered and schedule.persistent,
@@ -196,7 +191,6 @@ def _traits(spec: AttentionSpec, schedule: Schedule) -> tuple[str, ...]:
         (schedule.p_buffers == 2, "twop"),
         (schedule.cluster > 1, f"cluster{schedule.cluster}"),
         (schedule.split_q, "splitq"),
-        (schedule.q_in_registers, "qreg"),
         (not schedule.overlap_tiles, "apart"),
         (schedule.rescale != Rescale.ALWAYS, str(schedule.rescale).removeprefix("on_")),
         (schedule.store == Store.DIRECT, "direct"),

@@ -46,9 +46,6 @@ def check_shape(schedule: Schedule) -> None:
         raise ScheduleError("cluster", schedule.cluster, "must be 1 or 2 blocks")
     if schedule.split_q and schedule.store == Store.STAGED:
         raise ScheduleError("split_q", True, "needs store='direct'", "use store='direct'")
-    if schedule.q_in_registers and schedule.store == Store.STAGED:
-        # O is staged over Q's buffer, which the next Q may be on its way to.
-        raise ScheduleError("q_in_registers", True, "needs store='direct'", "use store='direct'")
     if schedule.p_buffers not in (1, 2):
         raise ScheduleError("p_buffers", schedule.p_buffers, "must be 1 or 2")
     if schedule.p_buffers == 2 and schedule.rescale != Rescale.ON_OVERFLOW:
@@ -87,7 +84,6 @@ def check_registers(spec: AttentionSpec, schedule: Schedule, target: Target) -> 
         schedule.tile_n // 2
         + spec.dv // 2
         + schedule.tile_n // 4 * schedule.p_buffers
-        + (spec.d // 4 if schedule.q_in_registers else 0)
         + SPARE_REGISTERS
     )
     if need > schedule.consumer_registers:

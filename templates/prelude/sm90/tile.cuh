@@ -13,9 +13,6 @@ using Output = f32[HEAD_DIM_V / 2];
 // P in 16 bits, two a register: the D fragment of S is the A fragment of P V.
 using Packed = u32[TILE_N / 4];
 
-// A warpgroup's 64 rows of Q as the A operand of S = Q K^T, four registers for each 16 columns.
-using QueryRows = u32[HEAD_DIM / 4];
-
 // Row of this thread's first accumulator element in its warpgroup's 64.
 FMHAGEN_DEVICE u32 thread_row() { return thread_index() % GROUP_THREADS / 32 * 16 + thread_index() % 32 / 4; }
 
@@ -79,17 +76,6 @@ FMHAGEN_DEVICE u32 cluster_count() { return grid_size() / CLUSTER; }
 FMHAGEN_DEVICE void cluster_sync() {
   cluster_arrive();
   cluster_wait();
-}
-
-// Reads the 64 rows of Q at `q_rows` as an operand; chunk c of row r lies at c ^ r % 8, by the 128-byte swizzle.
-FMHAGEN_DEVICE void read_queries(QueryRows& q, u32 q_rows) {
-  const u32 lane = thread_index() % 32, row = thread_index() % GROUP_THREADS / 32 * 16 + lane % 16;
-  FMHAGEN_UNROLL for (u32 step = 0; step < HEAD_DIM / MATRIX_K; ++step) {
-    const u32 box = step / (BOX_COLUMNS / MATRIX_K), chunk = step % (BOX_COLUMNS / MATRIX_K) * 2 + lane / 16;
-    u32 a[4];
-    load_matrix_x4(a, q_rows + box * Q_BOX_BYTES + row * ROW_BYTES + (chunk ^ row % 8) * 16);
-    FMHAGEN_UNROLL for (u32 i = 0; i < 4; ++i) { q[4 * step + i] = a[i]; }
-  }
 }
 
 // Descriptor of a K-major operand under the 128-byte swizzle (PTX ISA 9.7.15.5.1.2.2): its address / 16 in bits 0-13,
