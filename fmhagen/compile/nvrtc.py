@@ -9,11 +9,11 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.metadata
-import io
 import re
 from pathlib import Path
 
 from fmhagen.compile.binary import Binary, Resources
+from fmhagen.compile.elf_sections import section
 from fmhagen.compile.rtc import RuntimeCompiler
 from fmhagen.compile.toolchain import Compiler, Job, missing_compiler
 from fmhagen.errors import CompileError
@@ -153,17 +153,13 @@ def read_resources(
 
 def _max_threads(image: bytes, symbol: str) -> int | None:
     """Return the launch bound that the cubin's `.nv.info` section records for a kernel."""
-    from elftools.common.exceptions import ELFError
-    from elftools.elf.elffile import ELFFile
-
     try:
-        section = ELFFile(io.BytesIO(image)).get_section_by_name(f".nv.info.{symbol}")
-    except ELFError as error:
+        data = section(image, f".nv.info.{symbol}")
+    except ValueError as error:
         raise CompileError(f"the image of {symbol} is no cubin: {error}") from error
-    if section is None:
+    if data is None:
         return None
     # Records of (format u8, attribute u8, u16): format 4 has that many payload bytes.
-    data: bytes = section.data()
     offset = 0
     while offset + 4 <= len(data):
         form, attribute = data[offset], data[offset + 1]

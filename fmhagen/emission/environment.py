@@ -111,6 +111,8 @@ _OPTIONS: Mapping[str, Any] = MappingProxyType(
         "newline_sequence": "\n",
         "auto_reload": False,
         "extensions": (),
+        # NOTE: folding constants doubles what compiling a template takes, and there are none.
+        "optimized": False,
     }
 )
 
