@@ -58,3 +58,27 @@ def pack_params(fields: tuple[tuple[str, str, str], ...]) -> tuple[tuple[ParamFi
         )
         offset += size
     return tuple(packed), -(-offset // largest) * largest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorMapPlan:
+    """How a tensor map is encoded: of a (d, row, head, batch) tensor, or of a cache.
+
+    Attributes:
+        field: the parameter field that holds it, such as "k_map".
+        tensor: the tensor described: "q", "k", "v" or "o".
+        box: elements of one copy along (d, row, head, batch); of a cache along (column, row, box of
+            columns, head, page).
+        swizzle_bytes: 128, 64, 32, or 0 for none.
+        promotion_bytes: how much of a line the second-level cache fetches with a row: 256, or 0 for
+            no more than is asked for.
+        packs_heads: a box has as many rows, of the heads of a group, query by query: along (d,
+            head, row, batch) the launcher makes it (columns, heads, rows / heads, ..).
+    """
+
+    field: str
+    tensor: str
+    box: tuple[int, ...]
+    swizzle_bytes: int
+    promotion_bytes: int = 256
+    packs_heads: bool = False

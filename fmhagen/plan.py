@@ -13,6 +13,7 @@ from typing import ClassVar
 from fmhagen.grid import GridFormula
 from fmhagen.language import Language
 from fmhagen.params import ParamField as ParamField
+from fmhagen.params import TensorMapPlan as TensorMapPlan
 from fmhagen.params import pack_params as pack_params
 from fmhagen.schedule import Schedule
 from fmhagen.score_pair import ScorePair
@@ -32,27 +33,6 @@ class Constant:
     value: int | float
     comment: str
     joins: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorMapPlan:
-    """How a tensor map is encoded: of a (d, row, head, batch) tensor, or of a cache.
-
-    Attributes:
-        field: the parameter field that holds it, such as "k_map".
-        tensor: the tensor described: "q", "k", "v" or "o".
-        box: elements of one copy along (d, row, head, batch); of a cache along (column, row, box of
-            columns, head, page).
-        swizzle_bytes: 128, 64, 32, or 0 for none.
-        promotion_bytes: how much of a line the second-level cache fetches with a row: 256, or 0 for
-            no more than is asked for.
-    """
-
-    field: str
-    tensor: str
-    box: tuple[int, ...]
-    swizzle_bytes: int
-    promotion_bytes: int = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,6 +111,7 @@ class Plan:
         cached: keys and values are copied from a cache; of split_kv that goes without saying.
         paged: that cache has pages.
         gathers: lanes copy its rows; else the copy engine, pieces of pages.
+        packs_heads: heads of a group share tiles; see `Schedule.pack_heads`.
         ordered: blocks order sequences of different lengths before they deal them out.
         walks: the keys of a tile are not all those before an end: units are found one by one.
         asks_query: the score function, or a mask that is no range, is asked for query and key.
@@ -191,6 +172,7 @@ class Plan:
     cached: bool = False
     paged: bool = False
     gathers: bool = False
+    packs_heads: bool = False
     ordered: bool = False
     longest_first: bool = False
     clustered: bool = False
@@ -268,6 +250,11 @@ class Plan:
     def copy_arrivals(self) -> str:
         """How many arrivals fill a buffer of K or V."""
         return "COPY_WARPS" if self.gathers else "1"
+
+    @property
+    def asks_place(self) -> bool:
+        """Whether a mask or score function is asked about queries."""
+        return self.language.mask is not None or self.language.score is not None
 
     @property
     def lands_apart(self) -> bool:

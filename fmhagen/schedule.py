@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -58,6 +59,15 @@ class Matrix(StrEnum):
     NARROW = "16x16x16"
 
 
+def shared_heads(group: int) -> int:
+    """Return how many of a group's heads share tiles where they may (`Schedule.pack_heads`).
+
+    A power of two, so that a kernel shifts in place of dividing, and no more than the 64 rows of a
+    warpgroup.
+    """
+    return math.gcd(group, 64)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Schedule(Record):
     """How one attention kernel is tiled and ordered.
@@ -87,6 +97,8 @@ class Schedule(Record):
             every K and V tile for all of them.
         split_q: each consumer's rows of Q have buffers and barriers of their own, so that they
             are loaded as soon as that consumer is done with the last ones.
+        pack_heads: query heads of a group share tiles of a kernel over a cache, query by query, so
+            that a few queries fill one.
         overlap_tiles: the first S of a tile is issued before the last O += P V of the tile before.
         rescale: when O is rescaled to a new reference of the softmax.
         prefetch: operands that wave_pipelined and wave_ping_pong read from shared memory ahead of
@@ -112,6 +124,7 @@ class Schedule(Record):
     p_buffers: int = 1
     cluster: int = 1
     split_q: bool = False
+    pack_heads: bool = False
     overlap_tiles: bool = True
     rescale: Rescale = Rescale.ON_GROWTH
     prefetch: int = 0

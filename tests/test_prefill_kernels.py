@@ -33,10 +33,14 @@ MANY = 200
 
 
 @functools.cache
-def kernel(spec: AttentionSpec, seed: int = 0) -> Kernel:
+def kernel(spec: AttentionSpec, seed: int = 0, packs: bool = False) -> Kernel:
     """Compile for the emulator; few units, so that a block has several tiles of work."""
     options = EmulatorOptions(seed=seed, compute_units=3, optimisation="O0")
-    return compile_kernel(spec, device="emulator", emulator=options, query_hint=MANY)
+    schedule = default_schedule(spec, find_target("sm90"), query_hint=MANY)
+    schedule = dataclasses.replace(schedule, pack_heads=packs)
+    return compile_kernel(
+        spec, device="emulator", emulator=options, schedule=schedule, query_hint=MANY
+    )
 
 
 def given(cache: Cache) -> dict[str, Any]:
@@ -45,9 +49,13 @@ def given(cache: Cache) -> dict[str, Any]:
     return {"cache_seqlens": cache.lengths, **table}
 
 
-def run(spec: AttentionSpec, cache: Cache, *, seed: int = 0, **more: Any) -> None:
+def run(
+    spec: AttentionSpec, cache: Cache, *, seed: int = 0, packs: bool = False, **more: Any
+) -> None:
     """Call the kernel with as many rows a sequence, and check what it gives."""
-    o, lse = kernel(spec, seed)(cache.q, cache.k, cache.v, return_lse=True, **given(cache), **more)
+    o, lse = kernel(spec, seed, packs)(
+        cache.q, cache.k, cache.v, return_lse=True, **given(cache), **more
+    )
     assert_right(spec, cache, o, lse, **more)
 
 
@@ -66,11 +74,19 @@ def packed(cache: Cache, rows: tuple[int, ...], gap: int = 0) -> tuple[Any, dict
 
 
 def run_packed(
-    spec: AttentionSpec, cache: Cache, rows: tuple[int, ...], *, gap: int = 0, seed: int = 0
+    spec: AttentionSpec,
+    cache: Cache,
+    rows: tuple[int, ...],
+    *,
+    gap: int = 0,
+    seed: int = 0,
+    packs: bool = False,
 ) -> None:
     """Call the kernel with packed rows; rows of no sequence must stay as the emulator made them."""
     q, extras = packed(cache, rows, gap)
-    o, lse = kernel(spec, seed)(q, cache.k, cache.v, return_lse=True, **given(cache), **extras)
+    o, lse = kernel(spec, seed, packs)(
+        q, cache.k, cache.v, return_lse=True, **given(cache), **extras
+    )
     o_right, lse_right = reference(spec, q, cache.k, cache.v, **given(cache), **extras)
     used = np.zeros(len(q), bool)
     for first, n in zip(extras["cu_seqlens_q"], rows, strict=False):
@@ -123,6 +139,31 @@ def test_sinks_slopes_and_unused_rows() -> None:
     spec = AttentionSpec(head_dim=64, page_size=16, varlen=True)
     cache = make_cache(spec, lengths=LENGTHS, heads=2, heads_kv=1)
     run_packed(spec, cache, ROWS, gap=3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "heads", "rows"),
+    [
+        ({"head_dim": 64, "page_size": 16}, (6, 1), 50),  # two of six heads share tiles
+        ({"head_dim": 64, "page_size": 1, "sink": True}, (8, 2), 30),
+        ({"page_size": 16, "window_left": 40}, (4, 2), 70),
+        ({"head_dim": 192, "head_dim_v": 128}, (8, 1), 20),
+        ({"head_dim": 64, "causal": False}, (3, 3), 20),
+    ],
+)
+def test_heads_of_a_group_share_tiles(
+    changes: dict[str, Any], heads: tuple[int, int], rows: int
+) -> None:
+    spec = dataclasses.replace(CAUSAL, **changes)
+    cache = make_cache(spec, lengths=LENGTHS, seqlen_q=rows, heads=heads[0], heads_kv=heads[1])
+    more = {"sinks": np.linspace(-1, 2, heads[0]).astype(np.float32)} if spec.sink else {}
+    run(spec, cache, packs=True, **more)
+
+
+def test_heads_share_tiles_of_packed_rows() -> None:
+    spec = dataclasses.replace(CAUSAL, head_dim=64, page_size=16, varlen=True)
+    cache = make_cache(spec, lengths=LENGTHS, heads=4, heads_kv=1, room=40)
+    run_packed(spec, cache, ROWS, gap=3, packs=True)
 
 
 def hide(cache: Cache, page: int, seen: list[Any]) -> Cache:
@@ -266,12 +307,12 @@ FAULTS = {
 # The same where lanes gather the rows of small pages.
 GATHER_FAULTS = {
     "no fence behind the copies": (
-        "copy_async_wait<0>(); proxy_fence(); warp_sync();",
-        "copy_async_wait<0>(); warp_sync();",
+        "copy_async_wait<PENDING>(); proxy_fence(); warp_sync();",
+        "copy_async_wait<PENDING>(); warp_sync();",
         ("proxy",),
     ),
     "copies handed on before they land": (
-        "copy_async_wait<0>(); proxy_fence();",
+        "copy_async_wait<PENDING>(); proxy_fence();",
         "proxy_fence();",
         ("race", "unfinished"),
     ),
@@ -306,7 +347,8 @@ GATHER_FAULTS = {
 )
 def test_planted_faults_are_found(page_size: int, fault: str) -> None:
     spec = AttentionSpec(head_dim=64, page_size=page_size, kv_cache=True)
-    cache = make_cache(spec, lengths=(90, 200), seqlen_q=70, heads=2, heads_kv=1)
+    lengths = (90, 200) if page_size > 1 else (90, 600)  # more tiles than a ring has
+    cache = make_cache(spec, lengths=lengths, seqlen_q=70, heads=2, heads_kv=1)
     chip = find_target("sm90")
     plan = lower(spec, default_schedule(spec, chip, query_hint=MANY), chip)
     source = emit_source(plan)

@@ -9,10 +9,9 @@ from fmhagen.language import Language
 from fmhagen.lowering.common import LN2, LOG2E, symbol_of
 from fmhagen.lowering.language import lower_language, operations
 from fmhagen.lowering.warp_specialised_cache import (
-    COPY_WARPS,
-    V_LANDED,
     cache_constants,
     check_copy,
+    check_packing,
 )
 from fmhagen.lowering.warp_specialised_checks import (
     GROUP_ROWS,
@@ -29,6 +28,12 @@ from fmhagen.lowering.warp_specialised_order import (
 )
 from fmhagen.lowering.warp_specialised_params import param_fields
 from fmhagen.lowering.warp_specialised_scores import cap_constants, score_unit
+from fmhagen.lowering.warp_specialised_shared import (
+    BARRIER_BYTES,
+    GROUP_WARPS,
+    boxes_of,
+    shared_map,
+)
 from fmhagen.lowering.warp_specialised_varlen import add_order, order_constants
 from fmhagen.plan import (
     Constant,
@@ -41,9 +46,6 @@ from fmhagen.schedule import Copy, Rescale, Schedule, Store
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 
-GROUP_WARPS = 4
-SWIZZLE_ATOM_BYTES = 1024  # eight rows: the swizzle repeats, so tiles are aligned to it
-BARRIER_BYTES = 8
 SHORT_MASK = 8  # operations of a mask for one key
 WIDE_DEPTHS = (96, 128)  # whose schedules leave a thread registers for the keys of a step
 
@@ -70,7 +72,8 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
     check_shape(schedule)
     check_registers(spec, schedule, target)
     check_copy(spec, schedule)
-    shared, shared_bytes = _shared_map(spec, schedule)
+    check_packing(spec, schedule)
+    shared, shared_bytes = shared_map(spec, schedule)
     if shared_bytes > target.shared_memory_per_block_bytes:
         raise ScheduleError(
             "stages",
@@ -158,6 +161,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         cached=spec.kv_cache,
         paged=spec.page_size is not None,
         gathers=schedule.copy == Copy.GATHER,
+        packs_heads=schedule.pack_heads,
         ordered=ordered,
         sink=spec.sink,
         max_logit=spec.max_logit,
@@ -191,6 +195,7 @@ def _traits(spec: AttentionSpec, schedule: Schedule) -> tuple[str, ...]:
         (schedule.p_buffers == 2, "twop"),
         (schedule.cluster > 1, f"cluster{schedule.cluster}"),
         (schedule.split_q, "splitq"),
+        (schedule.pack_heads, "packed"),
         (not schedule.overlap_tiles, "apart"),
         (schedule.rescale != Rescale.ALWAYS, str(schedule.rescale).removeprefix("on_")),
         (schedule.store == Store.DIRECT, "direct"),
@@ -199,52 +204,6 @@ def _traits(spec: AttentionSpec, schedule: Schedule) -> tuple[str, ...]:
         (schedule.copy == Copy.GATHER, "gather"),
     )
     return tuple(word for holds, word in named if holds)
-
-
-def _shared_map(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[SharedRegion, ...], int]:
-    q_bytes = schedule.tile_m * SWIZZLE_BYTES * _boxes(spec.d)
-    k_bytes = schedule.tile_n * SWIZZLE_BYTES * _boxes(spec.d)
-    v_bytes = schedule.tile_n * SWIZZLE_BYTES * _boxes(spec.dv)
-    warps = schedule.consumers * GROUP_WARPS
-    q, kv = schedule.q_stages, schedule.stages
-    q_barriers = q * schedule.consumers if schedule.split_q else q
-    staged = schedule.store == Store.STAGED
-    o_full = ("O_FULL", q * BARRIER_BYTES, f"O is staged: consumer warps arrive ({warps})")
-    gathers = schedule.copy == Copy.GATHER
-    landed = f"{COPY_WARPS} producer warps arrive" if gathers else "producer arrives (1 + bytes)"
-    q_empty = "O has left: store warp arrives (1)" if staged else f"S is complete ({warps})"
-    rows = (
-        ("SMEM_Q", q * q_bytes, f"Q tiles [{q}]{'; O is staged over its Q' if staged else ''}"),
-        ("SMEM_K", kv * k_bytes, f"K tiles [{kv}]"),
-        ("SMEM_V", kv * v_bytes, f"V tiles [{kv}]"),
-        (
-            "Q_FULL",
-            q_barriers * BARRIER_BYTES,
-            "Q has landed: producer arrives (1 + bytes), consumers wait",
-        ),
-        *((o_full,) if staged else ()),
-        ("Q_EMPTY", q_barriers * BARRIER_BYTES, q_empty),
-        ("K_FULL", kv * BARRIER_BYTES, f"K has landed: {landed}"),
-        ("K_EMPTY", kv * BARRIER_BYTES, f"S is complete: consumer warps arrive ({warps})"),
-        ("V_FULL", kv * BARRIER_BYTES, f"V has landed: {landed}"),
-        ("V_EMPTY", kv * BARRIER_BYTES, f"O += P V is complete: consumer warps arrive ({warps})"),
-        *((V_LANDED,) if spec.kv_cache and not gathers else ()),
-    )
-    regions: list[SharedRegion] = []
-    offset = 0
-    for name, size, comment in rows:
-        regions.append(
-            SharedRegion(name=name, offset_bytes=offset, size_bytes=size, comment=comment)
-        )
-        offset += size
-        if name.startswith("SMEM_"):
-            offset = -(-offset // SWIZZLE_ATOM_BYTES) * SWIZZLE_ATOM_BYTES
-    return tuple(regions), offset
-
-
-def _boxes(depth: int) -> int:
-    """Return how many boxes of columns hold a head's depth; the last one may be padded."""
-    return -(-depth // BOX_COLUMNS)
 
 
 def _constants(
@@ -288,11 +247,11 @@ def _constants(
         number("ROW_BYTES", SWIZZLE_BYTES, "its rows and those of the swizzle", joins=True),
         number("Q_BOX_BYTES", q_rows * SWIZZLE_BYTES, "one box of Q or O"),
         number("KV_BOX_BYTES", tile_n * SWIZZLE_BYTES, "of K or V", joins=True),
-        number("QK_BOXES", _boxes(d), "boxes that hold d columns"),
-        number("V_BOXES", _boxes(dv), "dv columns", joins=True),
-        number("Q_TILE_BYTES", q_rows * SWIZZLE_BYTES * _boxes(d), "one stage of Q"),
-        number("K_TILE_BYTES", tile_n * SWIZZLE_BYTES * _boxes(d), "of K", joins=True),
-        number("V_TILE_BYTES", tile_n * SWIZZLE_BYTES * _boxes(dv), "of V", joins=True),
+        number("QK_BOXES", boxes_of(d), "boxes that hold d columns"),
+        number("V_BOXES", boxes_of(dv), "dv columns", joins=True),
+        number("Q_TILE_BYTES", q_rows * SWIZZLE_BYTES * boxes_of(d), "one stage of Q"),
+        number("K_TILE_BYTES", tile_n * SWIZZLE_BYTES * boxes_of(d), "of K", joins=True),
+        number("V_TILE_BYTES", tile_n * SWIZZLE_BYTES * boxes_of(dv), "of V", joins=True),
         *(number(r.name, r.offset_bytes, f"{r.size_bytes} bytes: {r.comment}") for r in shared),
         *((SUM_LIMIT, FINITE_LIMIT) if schedule.rescale == Rescale.ON_OVERFLOW else ()),
         *(

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 
 from fmhagen.errors import ScheduleError
+from fmhagen.formula import mask_of, score_of
 from fmhagen.language import Language
 from fmhagen.plan import Constant
 from fmhagen.schedule import Copy, Schedule
@@ -50,6 +51,26 @@ def check_copy(spec: AttentionSpec, schedule: Schedule) -> None:
         raise ScheduleError("copy", str(schedule.copy), limit, "use copy='bulk'")
 
 
+def check_packing(spec: AttentionSpec, schedule: Schedule) -> None:
+    """Refuse tiles that heads share where they may not.
+
+    Raises:
+        ScheduleError: says why.
+    """
+    if schedule.pack_heads and not may_pack(spec):
+        limit = (
+            "heads share tiles over a cache, where no mask or score function asks for the head and"
+            " no largest logit is kept"
+        )
+        raise ScheduleError("pack_heads", True, limit, "use pack_heads=False")
+
+
+def may_pack(spec: AttentionSpec) -> bool:
+    """Return whether heads of a group may share tiles."""
+    asked = (node for node in (mask_of(spec), score_of(spec)) if node is not None)
+    return spec.kv_cache and not spec.max_logit and not any(node.reads("h") for node in asked)
+
+
 def cache_constants(
     spec: AttentionSpec, schedule: Schedule, language: Language
 ) -> tuple[Constant, ...]:
@@ -66,6 +87,7 @@ def cache_constants(
             number("COPY_WARPS", COPY_WARPS, "warps that copy K, and as many V"),
             number("COPY_KEYS", keys, "keys of a tile that one of them copies"),
             number("LANE_KEYS", -(-keys // LANES), "of them that a lane looks up"),
+            number("IN_FLIGHT", int(schedule.stages > 2), "tiles behind one that is handed on"),
             number("CHUNK_COLUMNS", CHUNK_COLUMNS, "that a lane copies at once: 16 bytes"),
             number("BANDS", len(language.bands), "ranges of keys that the mask shows a row"),
         )

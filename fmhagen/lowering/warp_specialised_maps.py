@@ -29,6 +29,7 @@ def tensor_maps(spec: AttentionSpec, schedule: Schedule) -> tuple[TensorMapPlan,
             tensor=tensor,
             box=(BOX_COLUMNS, count, 1, 1, *((1,) if _is_packed(spec, tensor) else ())),
             swizzle_bytes=SWIZZLE_BYTES,
+            packs_heads=schedule.pack_heads and tensor == "q",
         )
         for tensor, count in rows.items()
         if tensor not in left_out

@@ -85,6 +85,7 @@ _PACKED_ROWS: Fields = (
     ("const i32*", "seqused_q", "[B], rows in use of each sequence, or null: all"),
     ("u32", "total_q", "rows of Q"),
 )
+_SHARED: Fields = (("u32", "packed_shift", "log2 of the heads that share tiles"),)
 _ROWS: Fields = (("u32", "seqlen_q", "Sq"),)
 _DEALT: Fields = (("u32", "num_tiles", "num_m_tiles * H * B"),)
 _SECTIONS: Fields = (
@@ -112,7 +113,8 @@ def param_fields(
             rows = _MAPS[:1], _DIRECT + _LSE, _ROWS
         q_map, output, counts = rows
         keys = _CACHE_ROWS if schedule.copy == Copy.GATHER else _CACHE_MAPS
-        return q_map + keys + output + scale + table + _LENGTHS + counts + own
+        shared = _SHARED if schedule.pack_heads else ()
+        return q_map + keys + output + scale + table + _LENGTHS + shared + counts + own
     if spec.varlen:
         return _PACKED_MAPS + _PACKED_DIRECT + _PACKED_LSE + scale + _PACKED_COUNTS + own
     output = _STAGED if schedule.store == Store.STAGED else _DIRECT

@@ -197,7 +197,8 @@ def _choose_shallow(spec: AttentionSpec) -> Choice:
 def _choose_three_groups(spec: AttentionSpec) -> Choice:
     """Depths above 64 to 96, where three warpgroups fit."""
     tile_n = 80 if gathers(spec) and max(spec.d, spec.dv) > 64 else 96
-    direct = _warp_specialised(3, tile_n, store=Store.DIRECT, q_stages=2)
+    stages = 2 if not gathers(spec) else 4 if tile_n == 96 else 3
+    direct = _warp_specialised(3, tile_n, stages=stages, store=Store.DIRECT, q_stages=2)
     return Choice(
         schedule=direct if is_ordered(spec) else _warp_specialised(3, tile_n),
         reasons=(

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from fmhagen.errors import TensorError
 from fmhagen.runtime.alignment import misalignment
 from fmhagen.runtime.tensors import TensorView
+from fmhagen.schedule import shared_heads
 from fmhagen.spec import AttentionSpec
 
 MAX_ROWS = 2**31 - 1  # rows and tiles are counted in 32 bits, with room for a sign
@@ -48,6 +49,11 @@ class Problem:
     def rows_k(self) -> int:
         """Rows of the tensors K and V along their axis of rows."""
         return self.seqlen_k if self.total_k is None else self.total_k
+
+    @property
+    def packed_heads(self) -> int:
+        """Query heads that share tiles where a schedule packs them: a power of two."""
+        return shared_heads(self.heads // self.heads_kv)
 
     @property
     def is_empty(self) -> bool:

@@ -74,6 +74,7 @@ class Operand:
         stride_b, stride_h, stride_m: strides in elements; the depth where a size is below 2.
         element_bytes: bytes of an element.
         dtype: the spec's name of the element type.
+        heads_first: its tensor map has the heads before the rows.
         is_packed: holds sequences of different lengths one behind another.
     """
 
@@ -88,6 +89,7 @@ class Operand:
     element_bytes: int
     dtype: str
     is_packed: bool = False
+    heads_first: bool = False
 
     @property
     def is_expanded(self) -> bool:
@@ -112,18 +114,21 @@ class Operand:
     def map_sizes(self) -> tuple[int, ...]:
         """Sizes for a tensor map, innermost first: a map has no size below 1."""
         rows, heads = max(1, self.rows), max(1, self.heads)
+        first = PACKED_ROWS if self.is_packed else rows
+        inner = (heads, first) if self.heads_first else (first, heads)
         if self.is_packed:
-            return self.depth, PACKED_ROWS, heads, rows + 1, PACKED_ROWS + 1
-        return self.depth, rows, heads, max(1, self.batch)
+            return self.depth, *inner, rows + 1, PACKED_ROWS + 1
+        return self.depth, *inner, max(1, self.batch)
 
     @property
     def map_strides_bytes(self) -> tuple[int, ...]:
         """Byte strides of (row, head, batch) for a tensor map; of (row, head, row, 0) if packed."""
         size = self.element_bytes
         row, head = self.stride_m * size, self.stride_h * size
+        inner = (head, row) if self.heads_first else (row, head)
         if self.is_packed:
-            return row, head, row, 2**64 // PACKED_ROWS - row
-        return row, head, self.stride_b * size
+            return *inner, row, 2**64 // PACKED_ROWS - row
+        return *inner, self.stride_b * size
 
 
 def operand(name: str, tensor: TensorView, axes: Axes) -> Operand:
@@ -261,6 +266,7 @@ def launch_values(
         "total_q": max(1, problem.rows_q),
         "total_k": max(1, problem.rows_k),
         "num_pages": operands[1].batch,
+        "packed_shift": problem.packed_heads.bit_length() - 1,
         "num_m_tiles": m_tiles,
         "num_tiles": tiles,
         "heads_per_section": section,

@@ -131,7 +131,7 @@ class Launcher:
         return Prepared(
             names=tuple(field.name for field in self.plan.params),
             values=found.values,
-            maps=self._maps({item.name: item for item in operands}),
+            maps=self._maps({item.name: item for item in operands}, problem.packed_heads),
             more=more,
             blocks=found.blocks,
             loaded=loaded,
@@ -144,11 +144,17 @@ class Launcher:
             scale_log2=scale_log2_of(self.plan.spec.scale_value),
         )
 
-    def _maps(self, operands: dict[str, Operand]) -> dict[str, Maps]:
-        return {
-            map_plan.field: Maps(self.backend.map_encoder(map_plan, operands[map_plan.tensor]))
-            for map_plan in self.plan.tensor_maps
-        }
+    def _maps(self, operands: dict[str, Operand], packed: int) -> dict[str, Maps]:
+        made = {}
+        for map_plan in self.plan.tensor_maps:
+            item = operands[map_plan.tensor]
+            if map_plan.packs_heads:
+                columns, rows, _, *rest = map_plan.box
+                box = (columns, packed, rows // packed, *rest)
+                map_plan = replace(map_plan, box=box)
+                item = replace(item, heads_first=True)
+            made[map_plan.field] = Maps(self.backend.map_encoder(map_plan, item))
+        return made
 
 
 def _heads_expanded(item: Operand) -> bool:

@@ -1,0 +1,60 @@
+"""Shared memory of the warp-specialised loop: tiles, and the barriers that guard them."""
+
+from __future__ import annotations
+
+from fmhagen.lowering.warp_specialised_cache import COPY_WARPS, V_LANDED
+from fmhagen.lowering.warp_specialised_maps import BOX_COLUMNS, SWIZZLE_BYTES
+from fmhagen.plan import SharedRegion
+from fmhagen.schedule import Copy, Schedule, Store
+from fmhagen.spec import AttentionSpec
+
+GROUP_WARPS = 4
+SWIZZLE_ATOM_BYTES = 1024  # eight rows: the swizzle repeats, so tiles are aligned to it
+BARRIER_BYTES = 8
+
+
+def shared_map(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[SharedRegion, ...], int]:
+    """Return the regions of shared memory in order, and how many bytes they take."""
+    q_bytes = schedule.tile_m * SWIZZLE_BYTES * boxes_of(spec.d)
+    k_bytes = schedule.tile_n * SWIZZLE_BYTES * boxes_of(spec.d)
+    v_bytes = schedule.tile_n * SWIZZLE_BYTES * boxes_of(spec.dv)
+    warps = schedule.consumers * GROUP_WARPS
+    q, kv = schedule.q_stages, schedule.stages
+    q_barriers = q * schedule.consumers if schedule.split_q else q
+    staged = schedule.store == Store.STAGED
+    o_full = ("O_FULL", q * BARRIER_BYTES, f"O is staged: consumer warps arrive ({warps})")
+    gathers = schedule.copy == Copy.GATHER
+    landed = f"{COPY_WARPS} producer warps arrive" if gathers else "producer arrives (1 + bytes)"
+    q_empty = "O has left: store warp arrives (1)" if staged else f"S is complete ({warps})"
+    rows = (
+        ("SMEM_Q", q * q_bytes, f"Q tiles [{q}]{'; O is staged over its Q' if staged else ''}"),
+        ("SMEM_K", kv * k_bytes, f"K tiles [{kv}]"),
+        ("SMEM_V", kv * v_bytes, f"V tiles [{kv}]"),
+        (
+            "Q_FULL",
+            q_barriers * BARRIER_BYTES,
+            "Q has landed: producer arrives (1 + bytes), consumers wait",
+        ),
+        *((o_full,) if staged else ()),
+        ("Q_EMPTY", q_barriers * BARRIER_BYTES, q_empty),
+        ("K_FULL", kv * BARRIER_BYTES, f"K has landed: {landed}"),
+        ("K_EMPTY", kv * BARRIER_BYTES, f"S is complete: consumer warps arrive ({warps})"),
+        ("V_FULL", kv * BARRIER_BYTES, f"V has landed: {landed}"),
+        ("V_EMPTY", kv * BARRIER_BYTES, f"O += P V is complete: consumer warps arrive ({warps})"),
+        *((V_LANDED,) if spec.kv_cache and not gathers else ()),
+    )
+    regions: list[SharedRegion] = []
+    offset = 0
+    for name, size, comment in rows:
+        regions.append(
+            SharedRegion(name=name, offset_bytes=offset, size_bytes=size, comment=comment)
+        )
+        offset += size
+        if name.startswith("SMEM_"):
+            offset = -(-offset // SWIZZLE_ATOM_BYTES) * SWIZZLE_ATOM_BYTES
+    return tuple(regions), offset
+
+
+def boxes_of(depth: int) -> int:
+    """Return how many boxes of columns hold a head's depth; the last one may be padded."""
+    return -(-depth // BOX_COLUMNS)
