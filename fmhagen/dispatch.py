@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmhagen.errors import InvalidSpecError, TensorError
 from fmhagen.records import plain
+from fmhagen.runtime.autocast import autocast, is_wide
 from fmhagen.runtime.checks import axes_of
 from fmhagen.runtime.outputs import new_max_logit
 from fmhagen.runtime.parameters import joined_captures
@@ -106,6 +107,8 @@ def attention(
         TraceError: a function does what no kernel can; names its line.
         CompileError: no compiler is here, or it refused the source.
     """
+    if is_wide(q, k, v):
+        q, k, v = autocast(q, k, v)
     mask = score = None
     if mask_mod is not None or score_mod is not None:
         mask, score, captured = trace_mods(mask_mod, score_mod)

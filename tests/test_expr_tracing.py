@@ -21,6 +21,7 @@ from fmhagen.spec import AttentionSpec
 
 TABLE = np.arange(6, dtype=np.int32)
 MATRIX = np.zeros((4, 3), np.float32)
+CUBE = np.zeros((2, 4, 300), np.float32)
 WEIGHT = np.array(1.5, np.float32)
 
 
@@ -33,6 +34,9 @@ WEIGHT = np.array(1.5, np.float32)
         (lambda b, h, q, k: np.less_equal(k, q), "kv_idx <= q_idx"),
         (lambda b, h, q, k: np.logical_not(np.greater(k, q)), "kv_idx <= q_idx"),
         (lambda b, h, q, k: True, "True"),
+        (lambda b, h, q, k: b.new_ones(size=(), dtype=bool), "True"),
+        (lambda b, h, q, k: q.new_full((), fill_value=7) < k, "7 < kv_idx"),
+        (lambda b, h, q, k: q.new_tensor(7).new_zeros(()) < k, "0 < kv_idx"),
         (lambda b, h, q, k: (q + 2 + 0) * 1 > k - (-3), "(kv_idx + 3) < (q_idx + 2)"),
         (lambda b, h, q, k: (q // 8) == (k // 8), "(q_idx // 8) == (kv_idx // 8)"),
         (lambda b, h, q, k: -q % 7 == 3, "(-q_idx % 7) == 3"),
@@ -66,6 +70,16 @@ def test_masks_become_text(function: Any, text: str | None) -> None:
         (lambda s, b, h, q, k: s * WEIGHT, "WEIGHT: f32; score * WEIGHT"),
         (lambda s, b, h, q, k: WEIGHT * s, "WEIGHT: f32; WEIGHT * score"),
         (lambda s, b, h, q, k: s + MATRIX[h, k], "MATRIX: f32[2]; score + MATRIX[h, kv_idx]"),
+        (lambda s, b, h, q, k: s + MATRIX[h][k], "MATRIX: f32[2]; score + MATRIX[h, kv_idx]"),
+        (lambda s, b, h, q, k: s + CUBE[b][h][k], "CUBE: f32[3]; score + CUBE[b, h, kv_idx]"),
+        (lambda s, b, h, q, k: s + CUBE[b, h][k], "CUBE: f32[3]; score + CUBE[b, h, kv_idx]"),
+        (lambda s, b, h, q, k: s + CUBE[b][h, k], "CUBE: f32[3]; score + CUBE[b, h, kv_idx]"),
+        (lambda s, b, h, q, k: s + CUBE[b, h, k, ...], "CUBE: f32[3]; score + CUBE[b, h, kv_idx]"),
+        (lambda s, b, h, q, k: s + CUBE[b, :][h, :][k], "CUBE: f32[3]; score + CUBE[b, h, kv_idx]"),
+        (lambda s, b, h, q, k: s.where(q >= k, -1.0), "where(kv_idx <= q_idx, score, -1.0)"),
+        (lambda s, b, h, q, k: s.masked_fill(k <= q, 2), "where(kv_idx <= q_idx, 2.0, score)"),
+        (lambda s, b, h, q, k: np.log1p(s), "log(1.0 + score)"),
+        (lambda s, b, h, q, k: np.expm1(s), "exp(score) - 1.0"),
         (lambda s, b, h, q, k: s**2, "score * score"),
         (lambda s, b, h, q, k: s**0.5, "sqrt(score)"),
         (lambda s, b, h, q, k: s + (q > k), "score + f32(kv_idx < q_idx)"),
@@ -118,6 +132,9 @@ BAD: dict[str, tuple[Any, int, str]] = {
     "negative_index": (lambda b, h, q, k: TABLE[-7] == k, 0, "index -7 is out of range"),
     "too_many_indices": (lambda b, h, q, k: TABLE[q, k] == 1, 0, "1 dimensions but 2 indices"),
     "float_index": (lambda b, h, q, k: TABLE[q * 0.5] == 1, 0, "a float is no index"),
+    "missing_indices": (lambda b, h, q, k: CUBE[q] == k, 0, "2 indices of a tensor are missing"),
+    "missing_index": (lambda b, h, q, k: (CUBE[b, h] > 0).any(), 0, "at most 256 are unrolled"),
+    "new_shape": (lambda b, h, q, k: q.new_ones((2,)), 0, r"new_ones of shape \(2,\)"),
     "slice": (lambda b, h, q, k: TABLE[1:] == q, 0, "without slices"),
     "whole": (lambda b, h, q, k: q == TABLE, 0, r"a tensor of shape \(6,\)"),
     "nothing": (lambda b, h, q, k: None, 0, "returns nothing"),

@@ -12,7 +12,7 @@ import torch
 
 from fmhagen import dispatch, reference
 from fmhagen.comparison import compare, tolerance_of
-from fmhagen.errors import FmhagenError, InvalidSpecError
+from fmhagen.errors import FmhagenError, InvalidSpecError, UnsupportedArgumentError
 from fmhagen.frontends import flash, flex, sdpa
 from fmhagen.frontends.torch_ops import Attention
 from fmhagen.spec import AttentionSpec
@@ -95,6 +95,69 @@ def test_front_ends_compile_in_one_graph() -> None:
         assert torch.equal(compiled(*given), function(*given))
 
 
+def test_caches_in_a_graph_and_what_a_graph_cannot_have() -> None:
+    """No argument may be dropped on the way into a graph."""
+    q, k, v = tensors(3, 60)
+    lengths = torch.tensor([60, 17], dtype=torch.int32)
+    pages = k.reshape(12, 10, 2, 64), v.reshape(12, 10, 2, 64)
+    table = torch.tensor([[3, 1, 11], [0, 7, -1]], dtype=torch.int32)
+    turned = tuple(x.transpose(1, 2).contiguous() for x in pages)
+    short = lengths.clamp(max=15)
+    for kv, given in (
+        ((k, v), {"causal": True, "cache_seqlens": lengths}),
+        (pages, {"block_table": table, "cache_seqlens": short}),
+        (turned, {"block_table": table, "cache_seqlens": short, "cache_layout": "hnd"}),
+    ):
+        compiled = torch.compile(dispatch.attention, fullgraph=True, backend="aot_eager")
+        assert same(compiled(q, *kv, **given), dispatch.attention(q, *kv, **given))
+    out = torch.empty_like(q)
+    for given in ({"out": out}, {"return_max_logit": True}):
+        with pytest.raises(Exception, match=r"not given in a compiled region|Observed exception"):
+            torch.compile(
+                lambda q, given=given: dispatch.attention(q, k, v, **given),
+                fullgraph=True,
+                backend="aot_eager",
+            )(q)
+    broken = torch.compile(lambda q: dispatch.attention(q, k, v, out=out) + 0, backend="aot_eager")
+    assert same(broken(q), dispatch.attention(q, k, v))
+
+
+def test_functions_of_pytorch_hide_and_show_what_they_say() -> None:
+    from torch.nn.attention import flex_attention as theirs
+
+    q, k, v = (x.transpose(1, 2) for x in tensors(50, 50))
+    bias = torch.randn(4, 50)
+    mods = (
+        lambda s, b, h, m, n: s.where(m >= n, -1.0),
+        lambda s, b, h, m, n: torch.ones(()).where(m >= n, s) + bias[h][n],
+        lambda s, b, h, m, n: torch.masked_fill(s, m < n, -3.0),
+    )
+    everything = theirs.create_block_mask(theirs.noop_mask, None, None, 50, 50, device="cpu")
+    for mod in mods:
+        o, aux = flex.flex_attention(
+            *(q, k, v),
+            score_mod=mod,
+            block_mask=everything,
+            enable_gqa=True,
+            return_aux=theirs.AuxRequest(lse=True),
+        )
+        at = torch.arange(4)[:, None, None], torch.arange(50)[:, None], torch.arange(50)[None]
+        scores = (q.double() @ k.double().repeat_interleave(2, 1).transpose(2, 3)) / 8
+        moved = torch.stack([_dense(mod, s, *at, bias) for s in scores])
+        right = moved.softmax(-1) @ v.double().repeat_interleave(2, 1)
+        assert (o.double() - right).abs().max() < 0.02
+        assert (aux.lse - moved.logsumexp(-1)).abs().max() < 1e-3
+    with pytest.raises(UnsupportedArgumentError, match="max_scores"):
+        flex.flex_attention(q, k, v, enable_gqa=True, return_aux=theirs.AuxRequest(max_scores=True))
+
+
+def _dense(mod, s, h, m, n, bias):  # noqa: ANN001, ANN202
+    """Return what a score function of the test above makes of all scores of a sequence."""
+    if "bias" in mod.__code__.co_freevars:
+        return torch.where(m >= n, 1.0, s) + bias[:, None, :]
+    return mod(s, 0, h, m, n)
+
+
 def test_sdpa_is_that_of_pytorch() -> None:
     q, k, v = (x.transpose(1, 2) for x in tensors())
     for causal in (False, True):
@@ -118,6 +181,19 @@ def test_autocast_casts_what_a_norm_left_in_fp32() -> None:
         assert attend(q.float(), k, v).dtype == torch.float16
     with pytest.raises(InvalidSpecError, match="dtype='fp32': Q, K and V must be one of bf16"):
         attend(q.float(), k.float(), v.float())
+
+
+def test_front_ends_and_caches_know_autocast() -> None:
+    q, k, v = tensors()
+    small = [x.to(torch.float8_e4m3fn) for x in (k, v)]
+    lengths = torch.tensor([50, 17], dtype=torch.int32)
+    plain = flash.flash_attn_func(q, k, v, causal=True)
+    cached = dispatch.attention(q, *small, cache_seqlens=lengths)
+    attend = Attention()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert same(flash.flash_attn_func(q.float(), k.float(), v, causal=True), plain)
+        assert same(dispatch.attention(q.float(), *small, cache_seqlens=lengths), cached)
+        assert same(attend(q.float(), *small, cache_seqlens=lengths), cached)
 
 
 @pytest.mark.parametrize("dims", [(0, None, None), (1, 0, None), (0, 0, 4)])
@@ -148,6 +224,12 @@ def test_a_gradient_is_refused_when_it_is_asked_for() -> None:
         assert same(dispatch.attention(q, k, v, causal=True), o.detach())
     with pytest.raises(FmhagenError, match="requires_grad=True"):
         dispatch.attention(q, k, v, causal=True)
+    for weight in (torch.tensor(2.0, requires_grad=True), torch.ones(4, requires_grad=True)):
+        read = (lambda h, w=weight: w[h]) if weight.dim() else (lambda h, w=weight: w)
+        with pytest.raises(FmhagenError, match="requires_grad=True"):
+            dispatch.attention(
+                *(q.detach(), k, v), score_mod=lambda s, b, h, m, n, read=read: s * read(h)
+            )
 
 
 @pytest.mark.skipif("score_mod" not in SUPPORTED, reason="sm90 has no score functions yet")

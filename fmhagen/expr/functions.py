@@ -32,6 +32,18 @@ def _truncate(x: Node) -> Node:
     return build.where(build.lt(x, zero), build.ceil(x), build.floor(x))
 
 
+def _masked_fill(x: Node, mask: Node, value: Node) -> Node:
+    return build.where(mask, value, x)
+
+
+def _log1p(x: Node) -> Node:
+    return build.unary("log", build.add(build.const(1.0), x))
+
+
+def _expm1(x: Node) -> Node:
+    return build.sub(build.unary("exp", x), build.const(1.0))
+
+
 def _silu(x: Node) -> Node:
     return build.mul(x, build.unary("sigmoid", x))
 
@@ -93,6 +105,8 @@ NAMED: dict[str, tuple[Callable[..., Node], int]] = {
     **dict.fromkeys(("relu",), (_relu, 1)),
     **dict.fromkeys(("silu",), (_silu, 1)),
     **dict.fromkeys(("softplus",), (_softplus, 1)),
+    **dict.fromkeys(("log1p",), (_log1p, 1)),
+    **dict.fromkeys(("expm1",), (_expm1, 1)),
     **dict.fromkeys(("erf",), (_erf, 1)),
     **dict.fromkeys(("gelu",), (_gelu, 1)),
     **dict.fromkeys(("add",), (build.add, 2)),
@@ -122,6 +136,7 @@ NAMED: dict[str, tuple[Callable[..., Node], int]] = {
     **dict.fromkeys(("left_shift", "bitwise_left_shift"), (build.shl, 2)),
     **dict.fromkeys(("right_shift", "bitwise_right_shift"), (build.shr, 2)),
     **dict.fromkeys(("where",), (build.where, 3)),
+    **dict.fromkeys(("masked_fill",), (_masked_fill, 3)),
 }
 """Function and number of operands by name."""
 
@@ -150,6 +165,8 @@ def call_named(
         fail(f"{title} has no counterpart in a kernel", "known are " + ", ".join(sorted(NAMED)))
     function, count = NAMED[name]
     names = ("condition", "input", "other") if count == 3 else ("input", "other")
+    if function is _masked_fill:
+        names = ("input", "mask", "value")
     operands = [*args, *(options.pop(key) for key in names[len(args) :] if key in options)]
     rounding = options.pop("rounding_mode", None) if function is build.div else None
     if options:

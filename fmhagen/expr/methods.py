@@ -49,7 +49,9 @@ def method_of(value: Traced, name: str) -> Any:
     if name in _SAME:
         return lambda *args: value
     if name in _NEW:
-        return lambda shape, *fill, **options: _new(value, name, shape, fill, options)
+        return lambda *args, **options: _new(value, name, args, options)
+    if name == "where":  # of arrays: itself where the condition holds
+        return lambda condition, other: call_named(name, f".{name}()", (condition, value, other))
     if name in NAMED or name in CLIPS:
         return lambda *args, **kwargs: call_named(name, f".{name}()", (value, *args), kwargs)
     if name == "shape":
@@ -66,15 +68,15 @@ def method_of(value: Traced, name: str) -> Any:
 _NEW = {"new_zeros": 0, "new_ones": 1, "new_full": None, "new_tensor": None}
 
 
-def _new(
-    value: Traced, name: str, shape: Any, fill: tuple[Any, ...], options: Mapping[str, Any]
-) -> Traced:
+def _new(value: Traced, name: str, args: tuple[Any, ...], options: Mapping[str, Any]) -> Traced:
     """Return a number beside a value, as `q_idx.new_ones((), dtype=torch.bool)`."""
-    if name == "new_tensor":
-        shape, fill = (), (shape,)
-    if tuple(shape) != ():
-        fail(f".{name} of shape {tuple(shape)}: a position or a score is one number")
-    number = _NEW[name] if not fill else fill[0]
+    given = list(args)
+    shape = () if name == "new_tensor" else options.get("size", given.pop(0) if given else ())
+    if not isinstance(shape, tuple | list) or tuple(shape) != ():
+        fail(f".{name} of shape {shape}: a position or a score is one number")
+    number = given[0] if given else options.get("fill_value", options.get("data", _NEW[name]))
+    if number is None:
+        fail(f".{name} takes a number")
     to = options.get("dtype")
     return convert(number, value.node.type if to is None else to)
 

@@ -35,28 +35,44 @@ _SAME = ("unsqueeze", "squeeze", "contiguous", "flatten", "clone", "detach")
 class Row:
     """Elements along the last axis of a tensor, each of them a traced value."""
 
-    __slots__ = ("elements",)
+    __slots__ = ("_elements", "_length", "_read")
     __hash__ = None  # type: ignore[assignment]
     __array_priority__ = 1001
 
-    def __init__(self, elements: tuple[Traced, ...]) -> None:
-        """Take the elements.
+    def __init__(
+        self,
+        elements: tuple[Traced, ...] | None = None,
+        *,
+        length: int = 0,
+        read: Callable[[Any], Traced] | None = None,
+    ) -> None:
+        """Take the elements, or how many a tensor has and what reads one of them."""
+        self._elements = elements
+        self._length = length if elements is None else len(elements)
+        self._read = read
+
+    @property
+    def elements(self) -> tuple[Traced, ...]:
+        """All elements.
 
         Raises:
             TraceError: they are too many to unroll.
         """
-        if len(elements) > LONGEST:
-            fail(f"a row of {len(elements)} elements; at most {LONGEST} are unrolled")
-        self.elements = elements
+        if self._length > LONGEST:
+            fail(f"a row of {self._length} elements; at most {LONGEST} are unrolled")
+        if self._elements is None:
+            assert self._read is not None
+            self._elements = tuple(self._read(i) for i in range(self._length))
+        return self._elements
 
     @property
     def shape(self) -> tuple[int]:
         """Its length, as the shape of an array."""
-        return (len(self.elements),)
+        return (self._length,)
 
     def __len__(self) -> int:
         """Return how many elements it has."""
-        return len(self.elements)
+        return self._length
 
     def __iter__(self) -> Iterator[Traced]:
         """Yield the elements."""
@@ -67,9 +83,15 @@ class Row:
         fail("a row of values that are known only in the kernel decides nothing here")
 
     def __getitem__(self, index: Any) -> Any:
-        """Return one element, or a row of some, by numbers known when the function is traced."""
+        """Return one element, or a row of some by numbers known when the function is traced."""
+        if isinstance(index, tuple) and len(index) < 2:
+            index = index[0] if index else Ellipsis
+        if index is Ellipsis:
+            return self
+        if self._read is not None and not isinstance(index, int | slice):
+            return self._read(index)
         if isinstance(index, Traced):
-            fail("a row is indexed by numbers", "index the tensor itself, with all its indices")
+            fail("a row that was computed is indexed by numbers", "index the tensors themselves")
         try:
             found = self.elements[index]
         except (IndexError, TypeError):
@@ -99,6 +121,42 @@ class Row:
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Answer a torch function."""
         return call_row(getattr(func, "__name__", str(func)).strip("_"), args)
+
+
+class Part:
+    """Elements of a tensor of which two or more indices are missing: `bias[b]` of four."""
+
+    __slots__ = ("_missing", "_read")
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, missing: int, read: Callable[[Any], Any]) -> None:
+        """Take how many indices are missing, and what reads on with more of them."""
+        self._missing = missing
+        self._read = read
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return what further indices find."""
+        return self._read(index)
+
+    def __getattr__(self, name: str) -> Any:
+        """Refuse."""
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self._refuse()
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> Any:
+        return fail(
+            f"{self._missing} indices of a tensor are missing", "one may be left open, the last"
+        )
+
+    __bool__ = __len__ = __iter__ = __array_ufunc__ = __array_function__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = _refuse
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __and__ = __or__ = __rand__ = _refuse
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Refuse."""
+        return next(part for part in args if isinstance(part, cls))._refuse()
 
 
 def call_row(name: str, args: tuple[Any, ...]) -> Any:

@@ -53,6 +53,8 @@ def call_torch(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> A
     if name in _LIKES and args:
         fill = _LIKES[name] if _LIKES[name] is not None else args[1]
         return Traced(build.cast(lift(fill, scope_of(*args)), lift(args[0], None).type))
+    if name == "where" and func is sys.modules["torch"].Tensor.where:
+        args = (args[1], args[0], *args[2:])  # the method has its own tensor first
     if name in _REVERSED:
         name, args = "__" + name[3:], args[::-1]
     plain = name.strip("_")
@@ -60,22 +62,38 @@ def call_torch(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> A
 
 
 def element(scope: Scope | None, tensor: Any, index: Any) -> Any:
-    """Return an element of a captured tensor, or the row of elements that one index leaves open.
+    """Return an element of a captured tensor, or what waits for the indices that are left open.
 
     Raises:
         TraceError: the indices are no numbers, or there is no such element.
     """
-    from fmhagen.expr.rows import Row
+    return _at(scope, tensor, (), index)
+
+
+def _at(scope: Scope | None, tensor: Any, before: tuple[Node, ...], index: Any) -> Any:
+    """Return what `index` finds behind the indices that were given before."""
+    from fmhagen.expr.rows import Part, Row
 
     indices = index if isinstance(index, tuple) else (index,)
+    while indices and (indices[-1] is Ellipsis or _is_whole(indices[-1])):
+        indices = indices[:-1]
     for i in indices:
         if i is None or i is Ellipsis or isinstance(i, slice):
             fail("one element of a tensor is read at a time", "index it without slices")
-    nodes = tuple(lift(i, scope) for i in indices)
-    if len(nodes) == len(tensor.shape) - 1:
-        every = (build.const(i) for i in range(tensor.shape[-1]))
-        return Row(tuple(_one(scope, tensor, (*nodes, last)) for last in every))
+    nodes = (*before, *(lift(i, scope) for i in indices))
+    missing = len(tensor.shape) - len(nodes)
+    if missing == 1:
+        return Row(
+            length=tensor.shape[-1],
+            read=lambda i: _one(scope, tensor, (*nodes, lift(i, scope))),
+        )
+    if missing > 1:
+        return Part(missing, lambda more: _at(scope, tensor, nodes, more))
     return _one(scope, tensor, nodes)
+
+
+def _is_whole(index: Any) -> bool:
+    return isinstance(index, slice) and index == slice(None)
 
 
 def _one(scope: Scope | None, tensor: Any, nodes: tuple[Node, ...]) -> Traced:

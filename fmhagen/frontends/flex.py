@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fmhagen.dispatch import attention
-from fmhagen.errors import TensorError
+from fmhagen.errors import TensorError, UnsupportedArgumentError
 from fmhagen.expr.mods import MaskMod
 from fmhagen.frontends.refusal import refuse_others
 
@@ -25,6 +25,8 @@ def flex_attention(
     enable_gqa: bool = False,
     return_lse: bool = False,
     kernel_options: dict[str, Any] | None = None,
+    *,
+    return_aux: Any = None,
     **others: Any,
 ) -> Any:
     """Compute attention as PyTorch's function of this name does.
@@ -40,6 +42,7 @@ def flex_attention(
         enable_gqa: allow fewer heads of keys than of queries.
         return_lse: also give LSE (B, H, Sq), natural logarithm.
         kernel_options: must be None: these are options of another kernel.
+        return_aux: an AuxRequest of PyTorch: its lse is another way to ask for LSE.
         others: further parameters of PyTorch, each refused unless it asks for nothing.
 
     Raises:
@@ -47,21 +50,32 @@ def flex_attention(
         TraceError: a function does what no kernel can; names its line.
         UnsupportedArgumentError: another argument that fmhagen does not support.
     """
-    neutral = {"kernel_options": None, "return_aux": None}
+    neutral = {"kernel_options": None}
     refuse_others("flex_attention", {"kernel_options": kernel_options, **others}, neutral)
+    if getattr(return_aux, "max_scores", False):
+        limit = "the kernels keep no largest score of a row"
+        hint = "ask for lse alone; fmhagen.attention gives the largest of a head"
+        raise UnsupportedArgumentError("return_aux", str(return_aux), limit, hint)
     if len(query.shape) != 4:
         raise TensorError("query", tuple(query.shape), "must have four dimensions (b, h, s, d)")
     if not enable_gqa and query.shape[1] != key.shape[1]:
         limit = f"must have the {query.shape[1]} heads of query"
         raise TensorError("key", tuple(key.shape), limit, "use enable_gqa=True for grouped heads")
-    return attention(
+    wants_lse = return_lse or getattr(return_aux, "lse", False)
+    found = attention(
         *(query, key, value),
         mask_mod=_mask_mod(block_mask, query, key),
         score_mod=score_mod,
         scale=scale,
         layout="bhsd",
-        return_lse=return_lse,
+        return_lse=wants_lse,
     )
+    if return_aux is None:
+        return found
+    from torch.nn.attention.flex_attention import AuxOutput
+
+    o, lse = found if wants_lse else (found, None)
+    return o, AuxOutput(lse=lse)
 
 
 def _mask_mod(block_mask: Any, query: Any, key: Any) -> Any:

@@ -20,10 +20,15 @@ import torch
 from fmhagen import dispatch
 from fmhagen.errors import InvalidSpecError
 from fmhagen.frontends.torch_rules import autocast_rule, fold
-from fmhagen.spec import Anchor, Layout
+from fmhagen.spec import Anchor, CacheLayout, Layout
 
 _DEVICES = ("cpu", "cuda")  # ROCm's name is cuda, too
-_OWN = ("alibi_slopes", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k")
+_OWN = (
+    *("alibi_slopes", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"),
+    *("cache_seqlens", "block_table"),
+)
+_KIND = ("causal", "window", "anchor", "soft_cap", "scale", "mask_mod", "score_mod", "params")
+_IN_GRAPH = (*_OWN, *_KIND, "max_seqlen_q", "max_seqlen_k", "layout", "cache_layout", "return_lse")
 _UNLIMITED = -1
 
 
@@ -232,19 +237,20 @@ def _call(
 
 def _in_graph(q: Any, k: Any, v: Any, **options: Any) -> Any:
     """Compute `fmhagen.attention` where PyTorch traces a graph."""
+    for name, value in options.items():
+        if name not in _IN_GRAPH and value is not None and value is not False:
+            # NOTE: of an exception of our own the compiler would show another message.
+            raise TypeError(f"{name} is not given in a compiled region: call attention outside it")
+    if options.get("cache_layout") == CacheLayout.HND:
+        k, v = k.transpose(1, 2), v.transpose(1, 2)  # which is only a name for strides
     names = ("causal", "window", "anchor", "soft_cap", "scale")
     mods = [options.get(name) for name in ("mask_mod", "score_mod")]
     for mod in mods:
         if mod is not None and not isinstance(mod, str):
-            raise InvalidSpecError(
-                "mod",
-                "a function",
-                "must be a text in a compiled region",
-                "make a fmhagen.frontends.torch_ops.Attention outside it",
+            raise TypeError(
+                "a function must be a text in a compiled region: make a"
+                " fmhagen.frontends.torch_ops.Attention outside it"
             )
-    if options.get("return_max_logit"):
-        limit = "is not given in a compiled region"
-        raise InvalidSpecError("return_max_logit", True, limit, "call fmhagen.attention outside it")
     plain = {name: options.get(name) for name in names}
     kind = _options(
         mods[0] or "",

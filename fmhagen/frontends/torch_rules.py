@@ -7,14 +7,15 @@ from typing import Any
 
 import torch
 
+from fmhagen.runtime.autocast import cast_for
+
 
 def autocast_rule(device: str, operator: Any) -> Callable[..., Any]:
     """Return an operator for autocast: what a norm left in fp32 goes back to 16 bits."""
 
     def cast(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> Any:
-        dtype = torch.get_autocast_dtype(device)
         with torch.autocast(device, enabled=False):
-            return operator(q.to(dtype), k.to(dtype), v.to(dtype), *rest)
+            return operator(*cast_for(torch.get_autocast_dtype(device), q, k, v), *rest)
 
     return cast
 

@@ -81,7 +81,8 @@ class ParameterSlot:
         """
         self._require(value)
         if is_tensor(value):
-            if tuple(value.shape) != ():
+            # NOTE: a view refuses what asks for a gradient.
+            if view(self.label, value).shape != ():
                 raise TensorError(self.label, tuple(value.shape), "must be one number")
             value = value.item()
         whole = self.argument.parameter.type == Type.I32
