@@ -77,6 +77,7 @@ def compile_kernel(
     emulator: EmulatorOptions | None = None,
     seqlen_hint: int | None = None,
     query_hint: int | None = None,
+    group_hint: int | None = None,
 ) -> Kernel:
     """Return a callable kernel.
 
@@ -93,6 +94,8 @@ def compile_kernel(
             kernel computes every length, whatever it says.
         query_hint: about the most query rows of a sequence: with spec.kv_cache many of them choose
             the main loop of prefill. The kernel computes any number, whatever it says.
+        group_hint: the query heads of a key/value head, whose queries may share tiles there; with
+            it a few rows of many heads are many.
 
     Raises:
         InvalidSpecError: no such device, or it cannot run the target.
@@ -110,4 +113,5 @@ def compile_kernel(
         emulator=emulator,
         seqlen_hint=seqlen_hint,
         query_hint=query_hint,
+        group_hint=group_hint,
     )

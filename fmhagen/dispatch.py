@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from fmhagen.cache_kind import Cache, cache_of
 from fmhagen.errors import InvalidSpecError, TensorError
 from fmhagen.records import plain
 from fmhagen.runtime.autocast import autocast, is_wide
@@ -14,7 +15,6 @@ from fmhagen.runtime.outputs import new_max_logit
 from fmhagen.runtime.parameters import joined_captures
 from fmhagen.runtime.tensors import view
 from fmhagen.schedules import shipped_rows
-from fmhagen.select import PREFILL_ROWS
 from fmhagen.spec import Anchor, AttentionSpec, CacheLayout, DType, Layout
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from fmhagen.tracing import TracedMods
 
 Window = tuple[int | None, int | None]
-Cache = tuple[Any, int | None, str, int | None]
-"""Element type, page size and layout of a cache, and a hint of the query rows."""
 
 
 def attention(
@@ -122,7 +120,11 @@ def attention(
     varlen = cu_seqlens_q is not None or cu_seqlens_k is not None
     cache = None
     if cache_seqlens is not None or block_table is not None:
-        cache = _cache_of(q, k, layout, block_table is not None, cache_layout, varlen)
+        most = max_seqlen_q if varlen else None
+        asks_head = alibi_slopes is not None or mask is not None or score is not None
+        cache = cache_of(
+            q, k, layout, block_table is not None, cache_layout, varlen, most, asks_head
+        )
     kernel = _kernel(
         q.dtype if hasattr(q, "dtype") else view("q", q).dtype,
         _last_size("q", q),
@@ -191,9 +193,9 @@ def _kernel(
     causal, left, right, anchor, soft_cap = mask
     alibi, sink, varlen, max_logit = flags
     more: dict[str, Any] = {}
-    query_hint = None
+    query_hint = group_hint = None
     if cache is not None:
-        kv_dtype, page_size, cache_layout, query_hint = cache
+        kv_dtype, page_size, cache_layout, query_hint, group_hint = cache
         more = {
             "kv_cache": True,
             "kv_dtype": _dtype_of(kv_dtype),
@@ -218,25 +220,13 @@ def _kernel(
         score_mod=None if score_node is None else ScoreMod(score_node),
         **more,
     )
-    return compile_kernel(spec, target=target, seqlen_hint=seqlen_hint, query_hint=query_hint)
-
-
-def _cache_of(
-    q: Any, k: Any, layout: str, is_paged: bool, cache_layout: str, is_packed: bool
-) -> Cache:
-    """Return what a kernel depends on of a cache, and of how many query rows there are."""
-    q_shape, k_shape = (
-        t.shape if hasattr(t, "shape") else view(name, t).shape for name, t in (("q", q), ("k", k))
+    return compile_kernel(
+        spec,
+        target=target,
+        seqlen_hint=seqlen_hint,
+        query_hint=query_hint,
+        group_hint=group_hint,
     )
-    if len(k_shape) != 4:
-        raise InvalidSpecError("k", tuple(k_shape), "a cache has four dimensions")
-    if not is_packed and len(q_shape) != 4:
-        limit = "must have four dimensions where queries are not packed"
-        raise InvalidSpecError("q", tuple(q_shape), limit)
-    page_size = k_shape[2 if cache_layout == CacheLayout.HND else 1] if is_paged else None
-    many = is_packed or q_shape[str(layout).index("s")] >= PREFILL_ROWS
-    dtype = k.dtype if hasattr(k, "dtype") else view("k", k).dtype
-    return dtype, page_size, str(cache_layout), PREFILL_ROWS if many else None
 
 
 @functools.cache

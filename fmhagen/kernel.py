@@ -56,6 +56,7 @@ class Kernel:
         emulator: EmulatorOptions | None = None,
         seqlen_hint: int | None = None,
         query_hint: int | None = None,
+        group_hint: int | None = None,
     ) -> None:
         """Decide all that needs no tensor; see `compile_kernel`."""
         self.spec = spec
@@ -67,8 +68,8 @@ class Kernel:
             f"{self._target.compiler_arch}:{features}" if self._target and features else None
         )
         self._schedule = schedule
-        self._seqlen_hint = seqlen_hint
-        self._query_hint = query_hint
+        hints = {"seqlen_hint": seqlen_hint, "query_hint": query_hint}
+        self._hints = {**hints, "group_hint": group_hint}
         self._cache = cache
         self._options = emulator
         self._launchers: dict[Memory, Launcher] = {}
@@ -248,9 +249,7 @@ class Kernel:
         chip = find_target(target)
         schedule = self._schedule
         if schedule is None:
-            schedule = default_schedule(
-                self.spec, chip, seqlen_hint=self._seqlen_hint, query_hint=self._query_hint
-            )
+            schedule = default_schedule(self.spec, chip, **self._hints)
         return lower(self.spec, schedule, chip)
 
     def _launcher(self, memory: Memory) -> Launcher:

@@ -5,21 +5,40 @@ from __future__ import annotations
 import dataclasses
 
 from fmhagen.choice import Choice, fits
+from fmhagen.lowering.warp_specialised_cache import may_pack
 from fmhagen.rules.split_kv import choose_split_kv
 from fmhagen.rules.split_kv_waves import choose_split_kv_waves
 from fmhagen.rules.warp_specialised import choose_warp_specialised
 from fmhagen.rules.waves import choose_wave_pipelined
-from fmhagen.schedule import Copy, MainLoop, Schedule
+from fmhagen.schedule import Copy, MainLoop, Schedule, shared_heads
 from fmhagen.schedules import Row, find_row, shipped_rows
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 from fmhagen.validate import check_support
 
 PREFILL_ROWS = 65
-"""Query rows of a sequence from which on a cache is read by tiles of many rows.
+"""Query rows of a sequence from which on a cache is read by tiles of many rows, whatever else.
 
-Half a tile of 128 and one more. By arithmetic, not measured: a tile of split_kv has 16 rows, and
-reads all keys from L2 for them.
+Half a tile of 128 and one more.
+"""
+
+SHARED_ROWS = 32
+"""The same of warp-specialised tiles: queries of heads that share them.
+
+Measured on one H200, 32 sequences of 4096 keys, 32/8 heads: 32 rows a tile took 184 TFLOP/s to the
+158 of tiles of 16 rows, 16 rows 92 to 155.
+"""
+
+PACKED_QUERIES = 512
+"""Query rows from which on heads do not share tiles: there are whole tiles of each."""
+
+FULL_ROWS = 128
+"""Rows of a tile of head_dim 128."""
+
+LEAST_TILES = 33
+"""Tiles of work below which a few rows are left to split_kv, which cuts the keys among all units.
+
+A quarter of the units of an H200, as a unit does four times as much with full tiles.
 """
 
 
@@ -29,6 +48,7 @@ def choose(
     *,
     seqlen_hint: int | None = None,
     query_hint: int | None = None,
+    group_hint: int | None = None,
     rows: tuple[Row, ...] | None = None,
 ) -> Choice:
     """Return the default schedule of a spec on a target, with the reasons.
@@ -40,12 +60,14 @@ def choose(
         target: the chip.
         seqlen_hint: the most keys that a sequence will have, if the caller knows.
         query_hint: the same of query rows; decides between the main loops over a cache.
+        group_hint: query heads of a key/value head, if the caller knows; over a cache their queries
+            may share tiles.
         rows: the table; None means the shipped one, () the rules alone.
 
     Raises:
         UnsupportedSpecError: the target does not support the spec.
     """
-    by_rules = _choose_by_rules(spec, target, query_hint)
+    by_rules = _choose_by_rules(spec, target, query_hint, group_hint)
     table = shipped_rows() if rows is None else rows
     row = find_row(table, spec, target.name, seqlen_hint)
     if row is None or not fits(spec, row.schedule, target):
@@ -69,30 +91,77 @@ def choose(
     )
 
 
-def _choose_by_rules(spec: AttentionSpec, target: Target, query_hint: int | None) -> Choice:
+def _choose_by_rules(
+    spec: AttentionSpec, target: Target, query_hint: int | None, group_hint: int | None
+) -> Choice:
     check_support(spec, target)
     table = {
         MainLoop.WARP_SPECIALISED: choose_warp_specialised,
         MainLoop.WAVE_PIPELINED: choose_wave_pipelined,
     }
-    if spec.kv_cache and not is_prefill(spec, target, query_hint):
+    if spec.kv_cache and not is_prefill(spec, target, query_hint, group_hint):
         is_direct = target.cache_copies == (Copy.DIRECT,)
         return (choose_split_kv_waves if is_direct else choose_split_kv)(spec, target)
     choice = table[MainLoop(target.main_loops[0])](spec, target)
     if not spec.kv_cache:
         return choice
-    why = "packed queries over a cache" if spec.varlen else f"{PREFILL_ROWS} query rows or more"
-    why = f"{why}: tiles of many rows, whose K and V are copied from the cache by a warp each"
-    return dataclasses.replace(choice, reasons=(why, *choice.reasons))
+    why = "packed queries over a cache" if spec.varlen else "many query rows"
+    why = f"{why}: tiles of many rows, whose K and V warps of their own copy from the cache"
+    choice = dataclasses.replace(choice, reasons=(why, *choice.reasons))
+    return _packed(choice) if _packs(spec, query_hint, group_hint) else choice
 
 
-def is_prefill(spec: AttentionSpec, target: Target, query_hint: int | None) -> bool:
+def _packs(spec: AttentionSpec, query_hint: int | None, group_hint: int | None) -> bool:
+    """Return whether heads of a group share tiles, so that a few queries fill one."""
+    few = query_hint is not None and query_hint < PACKED_QUERIES
+    return few and group_hint != 1 and may_pack(spec)
+
+
+def _packed(choice: Choice) -> Choice:
+    def pack(schedule: Schedule) -> Schedule:
+        return dataclasses.replace(schedule, pack_heads=True)
+
+    why = f"heads of a group share tiles: fewer than {PACKED_QUERIES} query rows leave some empty"
+    return dataclasses.replace(
+        choice,
+        schedule=pack(choice.schedule),
+        reasons=(*choice.reasons, why),
+        rejected=(
+            (choice.schedule, "tiles of one head, which a few queries do not fill"),
+            *((pack(other), reason) for other, reason in choice.rejected),
+        ),
+    )
+
+
+def is_prefill(
+    spec: AttentionSpec,
+    target: Target,
+    query_hint: int | None,
+    group_hint: int | None = None,
+) -> bool:
     """Return whether a cache is read by the main loop for many query rows.
 
-    It is where queries are packed, since the other one has none of that, and from PREFILL_ROWS on.
+    It is where queries are packed, since the other one has none of that, and from SHARED_ROWS on.
     """
     has_loop = MainLoop.WARP_SPECIALISED in target.main_loops and spec.kv_dtype is None
-    return has_loop and (spec.varlen or (query_hint or 0) >= PREFILL_ROWS)
+    shared = shared_heads(group_hint or 1) if may_pack(spec) else 1
+    return has_loop and (spec.varlen or (query_hint or 0) * shared >= SHARED_ROWS)
+
+
+def class_of_rows(rows: int, group: int, heads: int) -> int | None:
+    """Return the query_hint of a call with query rows: one of a few, so that calls share kernels.
+
+    Args:
+        rows: the most query rows of a sequence.
+        group: query heads of a key/value head that may share tiles.
+        heads: query heads of all sequences together.
+    """
+    for least in (PACKED_QUERIES, PREFILL_ROWS):
+        if rows >= least:
+            return least
+    shared = shared_heads(group)
+    tiles = heads // shared * -(-rows * shared // FULL_ROWS)
+    return SHARED_ROWS if rows * shared >= SHARED_ROWS and tiles >= LEAST_TILES else None
 
 
 def default_schedule(
@@ -101,9 +170,12 @@ def default_schedule(
     *,
     seqlen_hint: int | None = None,
     query_hint: int | None = None,
+    group_hint: int | None = None,
 ) -> Schedule:
     """Return the schedule of `choose` alone."""
-    return choose(spec, target, seqlen_hint=seqlen_hint, query_hint=query_hint).schedule
+    return choose(
+        spec, target, seqlen_hint=seqlen_hint, query_hint=query_hint, group_hint=group_hint
+    ).schedule
 
 
 def candidates(spec: AttentionSpec, target: Target) -> tuple[Schedule, ...]:

@@ -350,7 +350,8 @@ def test_many_queries_over_pages(is_packed: bool) -> None:
         )
         right = reference(spec, q, *flat, cache_seqlens=lengths, cu_seqlens_q=offsets)
         check(o, lse, right)
-        again = attention(q, k, v, causal=True, cu_seqlens_q=offsets, **paged)
+        packed = {"cu_seqlens_q": offsets, "max_seqlen_q": 70}
+        again = attention(q, k, v, causal=True, **packed, **paged)
     else:
         q = q.reshape(B, 70, H, D)
         o, lse = flash_attn_with_kvcache(q, k, v, causal=True, return_softmax_lse=True, **paged)

@@ -23,7 +23,13 @@ from fmhagen.runtime.emulator_backend import EmulatorBackend, EmulatorOptions
 from fmhagen.runtime.launcher import Launcher
 from fmhagen.runtime.prefill_calls import PrefillCalls
 from fmhagen.schedule import MainLoop
-from fmhagen.select import PREFILL_ROWS, default_schedule
+from fmhagen.select import (
+    PACKED_QUERIES,
+    PREFILL_ROWS,
+    SHARED_ROWS,
+    class_of_rows,
+    default_schedule,
+)
 from fmhagen.targets import find_target
 
 CAUSAL = AttentionSpec(causal=True, kv_cache=True)
@@ -234,13 +240,47 @@ def test_a_table_may_be_a_slice_of_another() -> None:
 def test_which_main_loop_reads_a_cache() -> None:
     chip = find_target("sm90")
 
-    def loop(spec: AttentionSpec, rows: int | None) -> str:
-        return default_schedule(spec, chip, query_hint=rows).main_loop
+    def loop(spec: AttentionSpec, rows: int | None, group: int | None = None) -> str:
+        return default_schedule(spec, chip, query_hint=rows, group_hint=group).main_loop
 
-    assert loop(CAUSAL, None) == loop(CAUSAL, PREFILL_ROWS - 1) == MainLoop.SPLIT_KV
-    assert loop(CAUSAL, PREFILL_ROWS) == MainLoop.WARP_SPECIALISED
+    assert loop(CAUSAL, None) == loop(CAUSAL, SHARED_ROWS - 1) == MainLoop.SPLIT_KV
+    assert loop(CAUSAL, SHARED_ROWS) == loop(CAUSAL, PREFILL_ROWS) == MainLoop.WARP_SPECIALISED
+    assert loop(CAUSAL, SHARED_ROWS // 4 - 1, 4) == MainLoop.SPLIT_KV
+    assert loop(CAUSAL, SHARED_ROWS // 4, 4) == MainLoop.WARP_SPECIALISED
+    alibi = dataclasses.replace(CAUSAL, alibi=True)  # reads the head, so heads share no tiles
+    assert loop(alibi, SHARED_ROWS // 4, 4) == MainLoop.SPLIT_KV
     assert loop(dataclasses.replace(CAUSAL, varlen=True), None) == MainLoop.WARP_SPECIALISED
     assert loop(dataclasses.replace(CAUSAL, kv_dtype="e4m3"), 4096) == MainLoop.SPLIT_KV
+
+
+def test_which_heads_share_tiles() -> None:
+    chip = find_target("sm90")
+
+    def packs(spec: AttentionSpec, rows: int | None, group: int | None = None) -> bool:
+        return default_schedule(spec, chip, query_hint=rows, group_hint=group).pack_heads
+
+    assert packs(CAUSAL, PREFILL_ROWS)
+    assert packs(CAUSAL, PACKED_QUERIES - 1, 4)
+    assert not packs(CAUSAL, PACKED_QUERIES, 4)
+    assert not packs(CAUSAL, PREFILL_ROWS, 1)
+    packed = dataclasses.replace(CAUSAL, varlen=True)
+    assert packs(packed, 1, 4)
+    assert not packs(packed, None)
+    for change in ({"alibi": True}, {"max_logit": True}, {"score_mod": "score * h"}):
+        spec = dataclasses.replace(CAUSAL, **change)
+        schedule = default_schedule(spec, chip, query_hint=PREFILL_ROWS, group_hint=4)
+        assert not schedule.pack_heads
+        with pytest.raises(ScheduleError, match="pack_heads"):
+            lower(spec, dataclasses.replace(schedule, pack_heads=True), chip)
+
+
+def test_classes_of_rows() -> None:
+    # rows, heads of a group, query heads of all sequences
+    assert class_of_rows(8, 4, 32 * 32) == class_of_rows(64, 1, 64) == SHARED_ROWS
+    assert class_of_rows(7, 4, 32 * 32) is None  # a tile has few rows
+    assert class_of_rows(64, 4, 32) is None  # there are few tiles
+    assert class_of_rows(PREFILL_ROWS, 4, 1) == PREFILL_ROWS
+    assert class_of_rows(5000, 1, 1) == PACKED_QUERIES
 
 
 def test_how_pages_are_copied() -> None:

@@ -210,6 +210,7 @@ def _ours(entry: Entry, contest: Contest, ground: Ground, sets: Sequence[Any]) -
             schedule=entry.schedule,
             seqlen_hint=workload.seqlen_k,
             query_hint=workload.seqlen_q,
+            group_hint=workload.heads // workload.heads_kv,
         )
         kernel.load(0)
     except (Unsupported, ScheduleError, SpillError, CompileError) as error:

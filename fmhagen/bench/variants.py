@@ -69,7 +69,11 @@ def variant(text: str, workload: Workload, target: Target) -> Entry:
     changes = parse_changes(text)
     try:
         default = choose(
-            workload.spec, target, seqlen_hint=workload.seqlen_k, query_hint=workload.seqlen_q
+            workload.spec,
+            target,
+            seqlen_hint=workload.seqlen_k,
+            query_hint=workload.seqlen_q,
+            group_hint=workload.heads // workload.heads_kv,
         ).schedule
         schedule: Schedule | None = changed(default, changes, target)
     except UnsupportedSpecError:
@@ -85,7 +89,11 @@ def ablations(workload: Workload, target: Target) -> tuple[Entry, ...]:
     spec = workload.spec
     try:
         default = choose(
-            spec, target, seqlen_hint=workload.seqlen_k, query_hint=workload.seqlen_q
+            spec,
+            target,
+            seqlen_hint=workload.seqlen_k,
+            query_hint=workload.seqlen_q,
+            group_hint=workload.heads // workload.heads_kv,
         ).schedule
     except UnsupportedSpecError:
         return ()

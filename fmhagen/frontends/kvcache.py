@@ -22,7 +22,7 @@ from fmhagen.frontends.refusal import refuse_others
 from fmhagen.paging import CsrTables, PageTables
 from fmhagen.runtime.devices import TARGET_OF_MEMORY
 from fmhagen.runtime.tensors import dtype_name, view
-from fmhagen.select import PREFILL_ROWS
+from fmhagen.select import class_of_rows
 from fmhagen.spec import AttentionSpec, CacheScale, DType
 from fmhagen.targets import TARGETS, find_target
 
@@ -125,7 +125,11 @@ def flash_attn_with_kvcache(
         limit = "counts rows of packed sequences, and nothing is packed"
         raise UnsupportedArgumentError("seqused_q", "a tensor", limit, "give cu_seqlens_q, too")
     many = num_splits in (0, 1) and k_descale is None and q.dtype == k_cache.dtype
-    many = many and rows >= PREFILL_ROWS
+    heads, heads_kv = q.shape[-2], k_cache.shape[2]
+    group = 1 if alibi_slopes is not None or not heads_kv else max(1, heads // heads_kv)
+    sequences = batch if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
+    hint = class_of_rows(rows, group, sequences * heads) if many else None
+    many = hint is not None
     if cu_seqlens_q is not None:
         if k is not None or rotary_cos is not None:
             limit = "queries are packed, and rows are appended or rotated"
@@ -172,7 +176,7 @@ def flash_attn_with_kvcache(
         None if table is None else k_cache.shape[1],
         (causal or slopes == "one_sided", left, None if causal else right, softcap or None),
         (slopes, learnable_sink is not None, k_descale is not None),
-        (many, many and cu_seqlens_q is not None),
+        (hint if many else None, group, many and cu_seqlens_q is not None),
     )
     given = {
         "cache_seqlens": lengths,
@@ -212,16 +216,19 @@ def _kernel(
     page_size: int | None,
     mask: tuple[bool, int | None, int | None, float | None],
     flags: tuple[str, bool, bool],
-    queries: tuple[bool, bool],
+    queries: tuple[int | None, int, bool],
     target: str | None = None,
 ) -> Any:
-    """Return the kernel of a kind of cache, for many rows or packed ones; a process has one."""
+    """Return the kernel of a kind of cache, and of queries: hints of rows and group, packed or not.
+
+    A process has one.
+    """
     from fmhagen.api import compile_kernel
     from fmhagen.expr.mods import ScoreMod
 
     causal, left, right, soft_cap = mask
     slopes, sink, scaled = flags
-    many, is_packed = queries
+    query_hint, group_hint, is_packed = queries
     own, small = (dtype_name(name.removeprefix("torch.")) for name in (dtype, cache_dtype))
     spec = AttentionSpec(
         dtype=DType(own),
@@ -242,4 +249,6 @@ def _kernel(
     )
     kind = "fnuz" if small.endswith("fnuz") else None
     of_kind = next((chip.name for chip in TARGETS if chip.float8_kind == kind), None)
-    return compile_kernel(spec, target=target or of_kind, query_hint=PREFILL_ROWS if many else None)
+    return compile_kernel(
+        spec, target=target or of_kind, query_hint=query_hint, group_hint=group_hint
+    )
