@@ -98,11 +98,13 @@ class Language:
         line: the same as a line in score and key, or None if it is none, or may hide.
         cap: the same as a soft cap, or None if it is none.
         mask: the whole mask but the end of the keys, or None if everything is visible.
+        rest_key: what of the mask the bands do not say of a key, where bands say the other; or None
+            if they say all, or the mask itself is asked.
         bands: at least one; that of no mask is [0, seqlen_k).
         rest: class of a tile by what the bands do not say (0 hidden, 1 partly, 2 fully visible),
             or None if they say all.
         mapped: what a tile shows is read from a block map, which knows the whole mask, and not
-            from bands: the only one is [0, seqlen_k).
+            from bands: the only one is [0, seqlen_k), unless bands say what a row sees.
         exact: the mask is the range of keys of one band.
         right_only: exact, and that range begins with the first key.
         may_hide: the score function may give -inf or NaN for a finite score.
@@ -116,6 +118,7 @@ class Language:
     line: CxxLine | None
     cap: Cap | None
     mask: CxxFunction | None
+    rest_key: CxxFunction | None
     bands: tuple[CxxBand, ...]
     rest: CxxFunction | None
     mapped: bool
@@ -142,7 +145,8 @@ class Language:
         """Every function, in the order in which they are printed."""
         bands = (part for band in self.bands for part in (band.first, band.end))
         line = () if self.line is None else (self.line.gain, self.line.slope)
-        found = (self.score, *line, self.mask, *bands, self.rest)
+        mask = self.rest_key or self.mask
+        found = (self.score, *line, mask, *bands, self.rest)
         return tuple(item for item in found if item is not None)
 
     @property

@@ -125,8 +125,11 @@ class Plan:
         runs: key tiles are visited run by run, as the bands of the mask say; else there is one
             band, which begins with the first key.
         offset_mask: the mask is causal alone, of sequences of one length.
-        reads_mask: partly visible tiles ask the mask for each key; else a row's band says it all.
-        mask_is_short: few operations of it fall on a key: it is asked about eight keys at once.
+        reads_mask: partly visible tiles ask the rest of the mask about keys; else bands say all.
+        mask_is_short: few operations of it fall on a key: it is asked about several keys at once.
+        keys_at_once: how many, if so.
+        keeps_band: the key tiles of the one band are kept for a tile of work, not found run by run.
+        looks_ahead: consumers find their next tile while S of the first step of this one is computed.
         row_bits: unsigned type with a bit for each of a thread's keys of one row and tile.
         has_place: a tile of work holds its place, see `fmhagen.language`.
         pairs: of packed sequences: a tile from the end is dealt with one from the beginning.
@@ -186,6 +189,9 @@ class Plan:
     offset_mask: bool = False
     reads_mask: bool = False
     mask_is_short: bool = False
+    keys_at_once: int = 0
+    keeps_band: bool = False
+    looks_ahead: bool = False
     row_bits: str = "u32"
     has_place: bool = False
     pairs: bool = False

@@ -104,6 +104,28 @@ def test_windows(fields: dict[str, object], rows: int, keys: int) -> None:
     check_loads(problem, run(problem))
 
 
+WIDE: dict[str, dict[str, object]] = {
+    "window": {"causal": True, "window_left": 100},
+    "to both sides": {"window_left": 30, "window_right": 150},
+    "sink tokens": {"mask_mod": "((kv_idx < 4) | (q_idx - kv_idx < 90)) & (kv_idx <= q_idx)"},
+    "by tile": {"mask_mod": "(q_idx // 64 - kv_idx // 64) % 2 == 0"},
+    "packed": {"causal": True, "window_left": 100, "varlen": True},
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_tiles_found_ahead(name: str) -> None:
+    """Head dims above 96 have the registers to find a tile early: few tiles, many, and empty ones."""
+    spec = spec_of(**{"head_dim": 128, **WIDE[name]})
+    assert plan_of(spec, "sm90").looks_ahead
+    lengths = ((1, 1), (0, 5), (330, 300), (7, 0), (140, 140)) if spec.varlen else ()
+    for rows, keys in ((420, 390),) if lengths else ((420, 390), (40, 200)):
+        problem = Problem(
+            name=name, spec=spec, batch=1, rows=rows, keys=keys, lengths=lengths, layout="sliced"
+        )
+        check_loads(problem, run(problem))
+
+
 _TABLE = np.random.default_rng(3).standard_normal((2, 330)).astype(np.float32)
 _BUCKETS = np.random.default_rng(4).standard_normal(40).astype(np.float32)
 SCORES: dict[str, dict[str, object]] = {

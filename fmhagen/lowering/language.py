@@ -5,6 +5,7 @@
     f32  score_gain(params, place, q_idx)                      of a score function that is a line:
     f32  score_slope(params, place, q_idx)                     gain * score + slope * kv_idx + rest
     bool mask_mod(params, place, q_idx, kv_idx)                the mask but the end of the keys
+    bool rest_mod(params, place, q_idx, kv_idx)                in its place: what bands do not say
     i32  first_key_J(params, place, q_idx)                     band J = 0..: row q_idx sees at most
     i32  end_key_J(params, place, q_idx)                       the keys [first, end) of their union
     u32  rest_of_tile(params, place, m_first, m_last, n_first, n_last)
@@ -34,12 +35,16 @@ from fmhagen.spec import AttentionSpec
 _EVERYTHING = (Band(first=START, end=STOP),)
 
 
-def lower_language(spec: AttentionSpec, *, mapped: bool | None = None) -> Language:
+def lower_language(
+    spec: AttentionSpec, *, mapped: bool | None = None, by_bands: bool = False
+) -> Language:
     """Print the mask and the score function of a spec.
 
     Args:
         spec: what is computed.
         mapped: whether a block map says what tiles show; None means where the mask needs one.
+        by_bands: the keys that a row sees come from the bands, a block map or not, and a function
+            is asked about a key for the rest of the mask alone.
 
     Raises:
         InvalidSpecError: two parameters that differ share one name.
@@ -49,18 +54,20 @@ def lower_language(spec: AttentionSpec, *, mapped: bool | None = None) -> Langua
     bounds = bounds_of(mask)
     mapped = is_mapped(spec) if mapped is None else mapped
     printer = _Printer(place_names(*roots))
+    rest_key = bounds.rest if by_bands else None
     return Language(
         place=place_text(printer.members),
         score=None if score is None else printer.score(score),
         line=printer.line(score),
         cap=cap_of(score),
         mask=None if mask is None else printer.mask(mask),
+        rest_key=None if rest_key is None else printer.rest_key(rest_key),
         bands=tuple(
             CxxBand(
                 first=printer.bound(f"first_key_{j}", "First key", band.first, j),
                 end=printer.bound(f"end_key_{j}", "One past the last key", band.end, j),
             )
-            for j, band in enumerate(_EVERYTHING if mapped else bounds.bands)
+            for j, band in enumerate(_EVERYTHING if mapped and not by_bands else bounds.bands)
         ),
         rest=None if bounds.rest is None or mapped else printer.rest(bounds.rest),
         mapped=mapped,
@@ -102,6 +109,10 @@ class _Printer:
     def mask(self, mask: Node) -> CxxFunction:
         summary = "Whether query q_idx sees key kv_idx, the end of the keys aside."
         return function("mask_mod", summary, "bool", ("q_idx", "kv_idx"), mask, self.members)
+
+    def rest_key(self, rest: Node) -> CxxFunction:
+        summary = "Whether query q_idx sees key kv_idx, as far as the bands do not say."
+        return function("rest_mod", summary, "bool", ("q_idx", "kv_idx"), rest, self.members)
 
     def bound(self, name: str, what: str, bound: Node, band: int) -> CxxFunction:
         summary = f"{what} of band {band} that query q_idx sees; never falls as q_idx grows."

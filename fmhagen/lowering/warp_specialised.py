@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fmhagen.errors import ScheduleError
-from fmhagen.formula import mask_of
+from fmhagen.expr.nodes import walk
 from fmhagen.grid import GridFormula
 from fmhagen.language import Language
 from fmhagen.lowering.common import LN2, LOG2E, symbol_of
@@ -82,7 +82,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
             f" {target.shared_memory_per_block_bytes} a block",
             f"use stages={schedule.stages - 1}, q_stages=1 or a smaller tile_n",
         )
-    language = lower_language(spec)
+    language = lower_language(spec, by_bands=True)
     if language.may_hide and schedule.rescale != Rescale.ALWAYS:
         limit = "a score function that may give -inf needs the exact maximum in every step"
         raise ScheduleError("rescale", str(schedule.rescale), limit, "use rescale='always'")
@@ -108,6 +108,8 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
     elif sorted_tiles:
         shared, shared_bytes = add_tile_order(shared, shared_bytes, target)
     factor, text = score_unit(language)
+    keys_at_once = _keys_at_once(spec, schedule, language)
+    looks_ahead = _looks_ahead(spec, schedule, language)
     element = {"bf16": "bf16", "fp16": "f16"}[spec.dtype]
     params, params_bytes = pack_params(
         param_fields(spec, schedule, language, offset_mask=offset_mask)
@@ -153,8 +155,11 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         sorted_tiles=sorted_tiles,
         runs=not language.right_only,
         offset_mask=offset_mask,
-        reads_mask=masked and not language.exact,
-        mask_is_short=masked and not language.exact and _mask_is_short(spec),
+        reads_mask=language.rest_key is not None,
+        mask_is_short=keys_at_once > 0,
+        keys_at_once=keys_at_once,
+        keeps_band=looks_ahead and not language.mapped and len(language.bands) == 1,
+        looks_ahead=looks_ahead,
         row_bits="u32" if schedule.tile_n <= 128 else "u64",
         has_place=has_place,
         varlen=spec.varlen,
@@ -180,12 +185,27 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
     )
 
 
-def _mask_is_short(spec: AttentionSpec) -> bool:
-    """Return whether a mask is asked about all keys of a step at once, where registers allow it."""
-    mask = mask_of(spec)
-    assert mask is not None
-    work = sum(count for _, count in operations(mask))
-    return work <= SHORT_MASK and WIDE_DEPTHS[0] < max(spec.d, spec.dv) <= WIDE_DEPTHS[1]
+def _keys_at_once(spec: AttentionSpec, schedule: Schedule, language: Language) -> int:
+    """Return about how many keys the rest of a mask is asked together, where registers allow it.
+
+    0 means that a loop asks about a few at a time.
+    """
+    rest = language.bounds.rest
+    if rest is None or not WIDE_DEPTHS[0] < max(spec.d, spec.dv) <= WIDE_DEPTHS[1]:
+        return 0
+    if sum(count for _, count in operations(rest)) > SHORT_MASK:
+        return 0
+    # What is read for row and key is read twice.
+    reads_both = any(n.op == "load" and n.reads("q_idx") and n.reads("kv_idx") for n in walk(rest))
+    return 8 if reads_both else 16
+
+
+def _looks_ahead(spec: AttentionSpec, schedule: Schedule, language: Language) -> bool:
+    """Return whether tiles are found early: where it takes long, and registers allow it."""
+    wide = WIDE_DEPTHS[0] < max(spec.d, spec.dv) <= WIDE_DEPTHS[1] and schedule.consumers == 2
+    few = language.score is None or not (spec.varlen or language.mapped)
+    runs = not language.right_only and not spec.kv_cache
+    return runs and schedule.overlap_tiles and wide and few
 
 
 def _traits(spec: AttentionSpec, schedule: Schedule) -> tuple[str, ...]:

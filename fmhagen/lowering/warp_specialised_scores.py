@@ -6,11 +6,11 @@ from fmhagen.expr.cap import Cap
 from fmhagen.language import Language
 from fmhagen.plan import Constant
 
-LIMIT = 0.6
+LIMIT = 0.3
 """Up to here, in both directions, the polynomial stands for the hyperbolic tangent."""
 
-COEFFICIENTS = (0.999936856, -0.330128059, 0.108397971)
-"""x * (c0 + c1 x^2 + c2 x^4), the least largest relative error within the limit: 6.4e-5."""
+COEFFICIENTS = (0.99987025, -0.32171637)
+"""x * (c0 + c1 x^2), the least largest relative error within the limit: 1.3e-4."""
 
 
 def cap_constants(cap: Cap) -> tuple[Constant, ...]:
@@ -18,10 +18,9 @@ def cap_constants(cap: Cap) -> tuple[Constant, ...]:
     numbers = (
         ("CAP", cap.outer, "factor of the hyperbolic tangent"),
         ("CAP_INNER", cap.inner, "factor of the score in it"),
-        ("CAP_LIMIT", LIMIT, "up to here tanh(x) is x * (CAP_1 + CAP_3 x^2 + CAP_5 x^4)"),
-        ("CAP_1", COEFFICIENTS[0], "least largest relative error, 6.4e-5"),
+        ("CAP_LIMIT", LIMIT, "up to here tanh(x) is x * (CAP_1 + CAP_3 x^2)"),
+        ("CAP_1", COEFFICIENTS[0], "least largest relative error, 1.3e-4"),
         ("CAP_3", COEFFICIENTS[1], "likewise"),
-        ("CAP_5", COEFFICIENTS[2], "likewise"),
     )
     return tuple(
         Constant(ctype="f32", name=name, value=value, comment=comment)

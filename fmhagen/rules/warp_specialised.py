@@ -42,7 +42,8 @@ def _less_keys(spec: AttentionSpec, depth: int) -> int:
     The numbers are those with which no kernel spills.
     """
     mask, score = mask_of(spec), score_of(spec)
-    less = 16 if depth > 192 and mask is not None and not bounds_of(mask).exact else 0
+    bounds = bounds_of(mask)
+    less = 16 if depth > 192 and not bounds.exact else 0
     if score is None or not score.reads("q_idx", "kv_idx"):
         return less
     loads = sum(n.op == "load" and n.reads("q_idx", "kv_idx") for n in walk(score))
@@ -51,6 +52,8 @@ def _less_keys(spec: AttentionSpec, depth: int) -> int:
     row = _NARROWER[min(deepest for deepest in _NARROWER if depth <= deepest)]
     if spec.kv_cache and depth <= 64 and spec.window_left is not None:
         less = 16  # the four warpgroups of these depths have no register to spare
+    if 128 < depth <= 192 and not bounds.right_only:
+        less = 32  # what a thread's rows see takes registers, too
     return max(less, row[kind])
 
 

@@ -205,11 +205,13 @@ def deal_tiles(plan: Plan, problem: Problem, blocks: int) -> Deal:
         steps = band_tiles(plan, problem)
     head_bytes = problem.seqlen_k * (plan.spec.d + plan.spec.dv) * DTYPE_BYTES[plan.spec.dtype]
     l2_heads = heads if head_bytes == 0 else plan.heads_in_l2_bytes * group // head_bytes
+    if plan.sorted_tiles:
+        l2_heads *= 2  # of a head's keys a tile sees a part; and more tiles a round are more even
     return choose_deal(
         steps=steps,
         batch_heads=heads,
         blocks=blocks,
-        most_heads=2 * l2_heads if plan.snake else l2_heads,
+        most_heads=2 * l2_heads if plan.snake and not plan.sorted_tiles else l2_heads,
         l2_heads=l2_heads,
     )
 
