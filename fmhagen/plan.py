@@ -129,7 +129,7 @@ class Plan:
         mask_is_short: few operations of it fall on a key: it is asked about several keys at once.
         keys_at_once: how many, if so.
         keeps_band: the key tiles of the one band are kept for a tile of work, not found run by run.
-        looks_ahead: consumers find their next tile while S of the first step of this one is computed.
+        looks_ahead: a tile of work is found while the one before it begins.
         row_bits: unsigned type with a bit for each of a thread's keys of one row and tile.
         has_place: a tile of work holds its place, see `fmhagen.language`.
         pairs: of packed sequences: a tile from the end is dealt with one from the beginning.
