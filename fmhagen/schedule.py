@@ -97,8 +97,8 @@ class Schedule(Record):
             every K and V tile for all of them.
         split_q: each consumer's rows of Q have buffers and barriers of their own, so that they
             are loaded as soon as that consumer is done with the last ones.
-        pack_heads: query heads of a group share tiles of a kernel over a cache, query by query, so
-            that a few queries fill one.
+        pack_heads: query heads of a group share tiles of a warp_specialised kernel over a cache or
+            of packed sequences, query by query, so that a few queries fill one.
         overlap_tiles: the first S of a tile is issued before the last O += P V of the tile before.
         rescale: when O is rescaled to a new reference of the softmax.
         prefetch: operands that wave_pipelined and wave_ping_pong read from shared memory ahead of

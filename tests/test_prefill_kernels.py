@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cache_cases import HUGE_PAGE, Cache, aligned, assert_right, make_cache
+from cache_cases import DTYPES, HUGE_PAGE, Cache, aligned, assert_right, make_cache
 from emulated import with_text
 from faults import Edit
 
@@ -170,6 +170,32 @@ def test_heads_share_tiles_of_packed_rows() -> None:
     spec = dataclasses.replace(CAUSAL, head_dim=64, page_size=16, varlen=True)
     cache = make_cache(spec, lengths=LENGTHS, heads=4, heads_kv=1, room=40)
     run_packed(spec, cache, ROWS, gap=3, packs=True)
+
+
+@pytest.mark.parametrize("changes", [{}, {"causal": True, "window_left": 30, "sink": True}])
+def test_heads_share_tiles_of_packed_rows_without_a_cache(changes: dict[str, Any]) -> None:
+    spec = AttentionSpec(head_dim=64, varlen=True, **changes)
+    schedule = default_schedule(spec, find_target("sm90"))
+    options = EmulatorOptions(seed=3, compute_units=3, optimisation="O0")
+    call = compile_kernel(
+        spec,
+        device="emulator",
+        emulator=options,
+        schedule=dataclasses.replace(schedule, pack_heads=True),
+    )
+    rng = np.random.default_rng(0)
+    offsets = [np.cumsum((0, *n)).astype(np.int32) for n in ((3, 0, 70, 33), (5, 7, 200, 33))]
+    q, k, v = (
+        aligned(rng.standard_normal((rows, heads, 64)).astype(DTYPES["bf16"]))
+        for rows, heads in ((offsets[0][-1], 6), (offsets[1][-1], 3), (offsets[1][-1], 3))
+    )
+    extras: dict[str, Any] = dict(zip(("cu_seqlens_q", "cu_seqlens_k"), offsets, strict=True))
+    if spec.sink:
+        extras["sinks"] = np.linspace(-1, 2, 6).astype(np.float32)
+    o, lse = call(q, k, v, return_lse=True, **extras)
+    o_right, lse_right = reference(spec, q, k, v, **extras)
+    assert np.abs(o.astype(np.float64) - o_right).max() < 0.02
+    np.testing.assert_allclose(lse, lse_right, atol=2e-5)
 
 
 def hide(cache: Cache, page: int, seen: list[Any]) -> Cache:

@@ -59,8 +59,8 @@ def check_packing(spec: AttentionSpec, schedule: Schedule) -> None:
     """
     if schedule.pack_heads and not may_pack(spec):
         limit = (
-            "heads share tiles over a cache, where no mask or score function asks for the head and"
-            " no largest logit is kept"
+            "heads share tiles over a cache and of packed sequences, where no mask or score"
+            " function asks for the head and no largest logit is kept"
         )
         raise ScheduleError("pack_heads", True, limit, "use pack_heads=False")
 
@@ -68,7 +68,8 @@ def check_packing(spec: AttentionSpec, schedule: Schedule) -> None:
 def may_pack(spec: AttentionSpec) -> bool:
     """Return whether heads of a group may share tiles."""
     asked = (node for node in (mask_of(spec), score_of(spec)) if node is not None)
-    return spec.kv_cache and not spec.max_logit and not any(node.reads("h") for node in asked)
+    ordered = spec.kv_cache or spec.varlen
+    return ordered and not spec.max_logit and not any(node.reads("h") for node in asked)
 
 
 def cache_constants(

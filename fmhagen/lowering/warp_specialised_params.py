@@ -105,6 +105,7 @@ def param_fields(
     """Return (ctype, name, comment) of each field, in order; see `plan.ParamField`."""
     scale = _SCALE_LOG2 if language.score is None else _SCALE
     own = (_SINKS if spec.sink else ()) + (MAX_LOGIT if spec.max_logit else ()) + language.fields
+    shared = _SHARED if schedule.pack_heads else ()
     if spec.kv_cache:
         table = _TABLE if spec.page_size is not None else ()
         if spec.varlen:
@@ -113,10 +114,10 @@ def param_fields(
             rows = _MAPS[:1], _DIRECT + _LSE, _ROWS
         q_map, output, counts = rows
         keys = _CACHE_ROWS if schedule.copy == Copy.GATHER else _CACHE_MAPS
-        shared = _SHARED if schedule.pack_heads else ()
         return q_map + keys + output + scale + table + _LENGTHS + shared + counts + own
     if spec.varlen:
-        return _PACKED_MAPS + _PACKED_DIRECT + _PACKED_LSE + scale + _PACKED_COUNTS + own
+        output = _PACKED_DIRECT + _PACKED_LSE
+        return _PACKED_MAPS + output + scale + _PACKED_COUNTS + shared + own
     output = _STAGED if schedule.store == Store.STAGED else _DIRECT
     # NOTE: the plain kernel has the offset, too, though it does not read it.
     plain = language.mask is None and language.score is None
