@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from fmhagen.bench.contest import OURS, Outcome, Result
 from fmhagen.bench.run import MATRIX_LOOP_TFLOPS, MEMORY_READ_TBPS, Report
+from fmhagen.spec import AttentionSpec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,13 +124,11 @@ class Mean:
 
 
 def means(table: Sequence[Row]) -> tuple[Mean, ...]:
-    """Return the means for each head dim, and over all."""
+    """Return the means for each head dim or kind of cache, and over all."""
     groups: dict[str, list[float]] = {}
     for row in table:
         if row.ratio is not None:
-            spec = row.result.workload.spec
-            depth = f"{spec.d}" if spec.d == spec.dv else f"{spec.d}/{spec.dv}"
-            groups.setdefault(f"head_dim {depth}", []).append(row.ratio)
+            groups.setdefault(_kind(row.result.workload.spec), []).append(row.ratio)
     if groups:
         groups["all"] = [ratio for ratios in groups.values() for ratio in ratios]
     found = []
@@ -138,6 +137,13 @@ def means(table: Sequence[Row]) -> tuple[Mean, ...]:
         if mean is not None:
             found.append(Mean(title=title, count=len(ratios), ratio=mean, lowest=min(ratios)))
     return tuple(found)
+
+
+def _kind(spec: AttentionSpec) -> str:
+    if spec.kv_cache:
+        place = "contiguous" if spec.page_size is None else f"pages of {spec.page_size}"
+        return f"{place}, {spec.kv_dtype or spec.dtype}"
+    return f"head_dim {spec.d}" if spec.d == spec.dv else f"head_dim {spec.d}/{spec.dv}"
 
 
 def under(table: Sequence[Row], threshold: float) -> tuple[Row, ...]:
