@@ -79,21 +79,23 @@ FAULTS = (
     CacheFault(
         name="o_staged_without_a_proxy_fence",
         call="long",
-        edits=swap("proxy_fence(); } block_sync();", "} block_sync();"),
+        edits=swap("are free again proxy_fence(); block_sync();", "are free again\n block_sync();"),
         kinds=("proxy",),
         words=("tma_load_5d",),
     ),
     CacheFault(
         name="merge_before_all_warps_have_staged",
         call="window",
-        edits=swap("proxy_fence(); } block_sync();", "proxy_fence(); }"),
+        edits=swap("o[4 * i + 3]); } } block_sync();", "o[4 * i + 3]); } }"),
         kinds=UNORDERED,
         words=("SMEM_STATES", "SMEM_PLACES", "SMEM_RING"),
     ),
     CacheFault(
         name="next_run_before_all_warps_have_merged",
         call="window",
-        edits=swap("// the stages and the states are free again block_sync();", ";"),
+        edits=swap(
+            "are free again proxy_fence(); block_sync();", "are free again\n proxy_fence();"
+        ),
         kinds=("race",),
         words=("SMEM_STATES", "SMEM_PLACES", "SMEM_RING"),
     ),
@@ -145,7 +147,7 @@ FAULTS = (
     CacheFault(
         name="no_wait_for_the_kernel_before",
         call="window",
-        edits=swap("wait_for_primary(); attend", "attend"),
+        edits=swap("wait_for_primary(); Ring ring;", "Ring ring;"),
         kinds=("race",),
         words=("wait_for_primary",),
     ),
@@ -159,7 +161,9 @@ FAULTS = (
     CacheFault(
         name="dependents_launched_before_the_wait",
         call="window",
-        edits=swap("wait_for_primary(); attend", "launch_dependents(); wait_for_primary(); attend"),
+        edits=swap(
+            "wait_for_primary(); Ring ring;", "launch_dependents(); wait_for_primary(); Ring ring;"
+        ),
         kinds=("race",),
         words=("launch_dependents",),
     ),
@@ -378,23 +382,25 @@ FAULTS = (
         name="heads_and_queries_exchanged_in_the_sum",
         call="window",
         edits=swap(
-            "const u32 m = row / params.heads_per_group; const u32 h = hk * params.heads_per_group"
-            " + row % params.heads_per_group; f32 factor",
-            "const u32 m = row % params.seqlen_q; const u32 h = hk * params.heads_per_group"
-            " + row / params.seqlen_q; f32 factor",
+            "u32 m = row / params.heads_per_group;"
+            " u32 h = hk * params.heads_per_group + row % params.heads_per_group;",
+            "u32 m = row % params.seqlen_q;"
+            " u32 h = hk * params.heads_per_group + row / params.seqlen_q;",
         ),
         kinds=(WRONG_RESULT,),
     ),
     CacheFault(
         name="parts_added_with_the_weight_of_the_first",
         call="contiguous",
-        edits=swap("shuffle_f32_from(weight, i);", "shuffle_f32_from(weight, 0);"),
+        edits=swap(
+            "shuffle_f32_from(weight, member + j * params.row_warps)", "shuffle_f32_from(weight, 0)"
+        ),
         kinds=(WRONG_RESULT,),
     ),
     CacheFault(
-        name="every_warp_of_a_row_adds_all_parts",
+        name="every_warp_of_a_row_adds_the_first_parts",
         call="sequences",
-        edits=swap("i = member; i < count; i += params.row_warps", "i = 0; i < count; ++i"),
+        edits=swap("parts, member + j * params.row_warps);", "parts, j);"),
         kinds=(WRONG_RESULT,),
     ),
     CacheFault(
@@ -414,7 +420,7 @@ FAULTS = (
     CacheFault(
         name="o_of_a_warp_without_a_tile",
         call="window",
-        edits=swap("if (places[w] != 0) {", "{"),
+        edits=swap("places[w] != 0 ? from : smem + SMEM_STATES", "from"),
         kinds=("out_of_bounds", "uninitialised"),
     ),
     CacheFault(

@@ -12,6 +12,7 @@ from fmhagen.lowering.split_kv_params import param_fields
 from fmhagen.lowering.split_kv_shapes import (
     COMBINE_WARPS,
     MOST_PARTS,
+    PARTS_AHEAD,
     TILE_ROWS,
     combine_values,
     element_bytes,
@@ -189,6 +190,7 @@ def _constants(
         number("COMBINE_WARPS", COMBINE_WARPS, "waves of a block of the second kernel"),
         number("COMBINE_THREADS", COMBINE_WARPS * lanes, "of a block of the second kernel"),
         number("COMBINE_VALUES", combine_values(spec, lanes), "columns of O that its lanes add up"),
+        number("PARTS_AHEAD", PARTS_AHEAD, "of a row, loaded before their weights are known"),
         number("BANDS", len(language.bands), "ranges of keys that the mask shows a row"),
         LN2,
         *((LOG2_E,) if language.score is not None or spec.sink else ()),

@@ -150,7 +150,9 @@ def choose_cut(
     else:
         # NOTE: parts cost time too; their sum and that of a part's steps is least here.
         few = math.isqrt(STEPS_PER_PART * steps)
-        splits, even = max(1, min(groups // sizes.batch, steps, few)), False
+        splits = max(1, min(groups // sizes.batch, steps, few))
+        # NOTE: one sequence is cut into equal parts whatever its length: no block has to find out.
+        even = sizes.batch == 1 and not plan.split.is_invariant
     parts = min(plan.split.most_parts, -(-steps // plan.split.least_steps))
     by_sequence = even or sizes.batch < groups or plan.split.is_invariant
     items = sizes.batch if by_sequence else groups - 1

@@ -70,6 +70,21 @@ FMHAGEN_DEVICE i32 load_global_i32(const i32* address) {
   return *address;
 }
 
+// Has a value computed here: a compiler moves what it takes behind the next wait, where it would cost time.
+FMHAGEN_DEVICE void compute_now(u32& value) {
+  asm volatile("" : "+r"(value));
+}
+
+// As compute_now, of an address.
+FMHAGEN_DEVICE void compute_now(const f32*& address) {
+  asm volatile("" : "+l"(address));
+}
+
+// Fetches the 128 bytes around `address` into L2; nothing is read (9.7.9.15, prefetch).
+FMHAGEN_DEVICE void fetch_line(const void* address) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
+}
+
 // Loads two 16-bit elements of global memory; `address` is 4-byte aligned.
 FMHAGEN_DEVICE u32 load_global_u32(const u16* address) {
   return *reinterpret_cast<const u32*>(address);

@@ -96,6 +96,18 @@ static inline i32 load_global_i32(const i32* address) {
   return value;
 }
 
+static inline void compute_now(u32&) {}
+
+static inline void compute_now(const f32*&) {}
+
+// NOTE: nothing is read; that the address is one of a buffer is checked all the same.
+static inline void fetch_line(const void* address) {
+  FMHAGEN_COUNT("prefetch");
+  emulator::Issuer issuer = emulator::issuer_here("fetch_line");
+  issuer.is_early = false;
+  emulator::find_buffer(issuer, reinterpret_cast<u64>(address), 1, "fetch");
+}
+
 static inline u32 load_global_u32(const u16* address) {
   FMHAGEN_COUNT("ld.global");
   u32 value;
