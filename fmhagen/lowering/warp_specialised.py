@@ -203,9 +203,8 @@ def _keys_at_once(spec: AttentionSpec, schedule: Schedule, language: Language) -
 def _looks_ahead(spec: AttentionSpec, schedule: Schedule, language: Language) -> bool:
     """Return whether tiles are found early: where it takes long, and registers allow it."""
     wide = WIDE_DEPTHS[0] < max(spec.d, spec.dv) <= WIDE_DEPTHS[1] and schedule.consumers == 2
-    few = language.score is None or not (spec.varlen or language.mapped)
     runs = not language.right_only and not spec.kv_cache
-    return runs and schedule.overlap_tiles and wide and few
+    return runs and schedule.overlap_tiles and wide and language.score is None
 
 
 def _traits(spec: AttentionSpec, schedule: Schedule) -> tuple[str, ...]:
