@@ -243,6 +243,35 @@ class Plan:
         return self.matrix_shapes[0]
 
     @property
+    def rows_text(self) -> str:
+        """The queries of a tile's sequence, as the kernel says it."""
+        return "rows_of(params, tile)" if self.has_place else "params.seqlen_q"
+
+    @property
+    def keys_text(self) -> str:
+        """The keys of a tile's sequence, likewise."""
+        return "keys_of(params, tile)" if self.has_place else "params.seqlen_k"
+
+    @property
+    def q_row_text(self) -> str:
+        """The first row of a tile in the tensor maps of Q and O."""
+        return "q_row(params, tile)" if self.varlen else "tile.m_first"
+
+    def key_row(self, n: str) -> str:
+        """The row of key `n`, an expression, in the tensor maps of K and V."""
+        return f"k_row(params, tile, {n})" if self.has_place else n
+
+    @property
+    def q_batch_call(self) -> str:
+        """The function that gives the last coordinate in the tensor maps of Q and O."""
+        return "q_batch" if self.varlen else "batch_of"
+
+    @property
+    def k_batch_call(self) -> str:
+        """The function that gives the last coordinate in the tensor maps of K and V."""
+        return "k_batch" if self.varlen else "batch_of"
+
+    @property
     def release_call(self) -> str:
         """The function that hands a buffer of K or V back."""
         return "release_in_cluster" if self.clustered else "release"

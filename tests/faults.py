@@ -411,7 +411,7 @@ SM90 = (
     # ---- places ----
     Fault(
         name="k_from_the_tile_next_door",
-        edits=swap("(n_tile - 1) * TILE_N), head", "n_tile * TILE_N), head"),
+        edits=swap("(n_tile - 1) * TILE_N, head", "n_tile * TILE_N, head"),
         kinds=(WRONG_RESULT,),
     ),
     Fault(
@@ -423,19 +423,17 @@ SM90 = (
     ),
     Fault(
         name="q_one_row_too_far",
-        edits=swap(
-            "&params.q_map, q_row(params, tile),", "&params.q_map, q_row(params, tile) + 1,"
-        ),
+        edits=swap("&params.q_map, tile.m_first,", "&params.q_map, tile.m_first + 1,"),
         kinds=(WRONG_RESULT,),
     ),
     Fault(
         name="o_one_row_too_far",
-        edits=swap("i32(q_row(params, tile)),", "i32(q_row(params, tile) + 1),"),
+        edits=swap("i32(tile.m_first),", "i32(tile.m_first + 1),"),
         kinds=("unwritten", "written_twice"),
     ),
     Fault(
         name="lse_one_row_too_many",
-        edits=swap("if (m < rows_of(params, tile)) {", "if (m <= rows_of(params, tile)) {"),
+        edits=swap("if (m < params.seqlen_q) {", "if (m <= params.seqlen_q) {"),
         kinds=("out_of_bounds", "written_twice"),
         words=("store_global_f32", "lse"),
     ),
@@ -458,16 +456,16 @@ SM90 = (
     Fault(
         name="one_key_tile_too_few",
         edits=swap(
-            "last_row_end, 0, end)) + TILE_N - 1) / TILE_N",
-            "last_row_end, 0, end))) / TILE_N",
+            "last_end, 0, i32(end))) + TILE_N - 1) / TILE_N",
+            "last_end, 0, i32(end)))) / TILE_N",
         ),
         kinds=(WRONG_RESULT,),
     ),
     Fault(
         name="one_step_unmasked_that_is_not",
         edits=swap(
-            "unmasked = u32(clamp(first_row_end, 0, end)) / TILE_N;",
-            "unmasked = u32(clamp(first_row_end, 0, end)) / TILE_N + 1;",
+            "unmasked = u32(clamp(first_end, 0, i32(end))) / TILE_N;",
+            "unmasked = u32(clamp(first_end, 0, i32(end))) / TILE_N + 1;",
         ),
         kinds=(WRONG_RESULT,),
     ),

@@ -13,6 +13,7 @@ from typing import Any
 import jinja2
 
 from fmhagen.emission.byte_code import ByteCode
+from fmhagen.emission.definitions import LINE_LENGTH
 from fmhagen.errors import TemplateError
 from fmhagen.kernel_plan import KernelPlan
 from fmhagen.places import COMPILED_TEMPLATES, default_path
@@ -41,13 +42,13 @@ def cxx_float(value: float) -> str:
 
 
 def declarations(constants: tuple[Constant, ...]) -> tuple[str, ...]:
-    """Print constants, those that join the one before on its line.
+    """Print constants, those that join the one before on its line where they fit.
 
     The comments of usual names stand in one column.
     """
     lines: list[list[Constant]] = []
     for constant in constants:
-        if constant.joins:
+        if constant.joins and len(_declaration([*lines[-1], constant])) <= LINE_LENGTH:
             lines[-1].append(constant)
         else:
             lines.append([constant])

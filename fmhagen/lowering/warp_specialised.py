@@ -55,6 +55,8 @@ SUM_LIMIT = Constant(
     value=8192.0,
     comment="a step's row sum above this brings P down: fp16 ends at 65504",
 )
+# Each begins a line of constants; the barrier that says the opposite stands behind it.
+FULL_BARRIERS = ("Q_FULL", "K_FULL", "V_FULL")
 FINITE_LIMIT = Constant(
     ctype="f32",
     name="FINITE_LIMIT",
@@ -242,7 +244,6 @@ def _constants(
         number("TILE_N", tile_n, "key columns of a step", joins=True),
         number("HEAD_DIM", d, "d"),
         number("HEAD_DIM_V", dv, "dv", joins=True),
-        number("THREADS", (schedule.consumers + 1) * GROUP_THREADS, "producer group included"),
         number("STAGES", schedule.stages, "K and V tiles in flight, each"),
         number("Q_STAGES", schedule.q_stages, "Q tiles", joins=True),
         *(
@@ -250,7 +251,10 @@ def _constants(
             if schedule.cluster > 1
             else ()
         ),
-        number("CONSUMER_WARPS", schedule.consumers * GROUP_WARPS, "warps that compute"),
+        number("THREADS", (schedule.consumers + 1) * GROUP_THREADS, "of a block"),
+        number(
+            "CONSUMER_WARPS", schedule.consumers * GROUP_WARPS, "warps that compute", joins=True
+        ),
         *(
             (number("CONSUMERS", schedule.consumers, "their warpgroups", joins=True),)
             if schedule.ping_pong or schedule.split_q
@@ -261,7 +265,7 @@ def _constants(
         number("PRODUCER_REGISTERS", schedule.producer_registers, "a thread"),
         number("CONSUMER_REGISTERS", schedule.consumer_registers, "a thread", joins=True),
         number("MATRIX_K", MATRIX_K, "depth of one matrix instruction"),
-        number("BARRIER_BYTES", BARRIER_BYTES, "one mbarrier", joins=True),
+        number("BARRIER_BYTES", BARRIER_BYTES, "one mbarrier; arrivals in brackets", joins=True),
         number("BOX_COLUMNS", BOX_COLUMNS, "of one box of a copy"),
         number("ROW_BYTES", SWIZZLE_BYTES, "its rows and those of the swizzle", joins=True),
         number("Q_BOX_BYTES", q_rows * SWIZZLE_BYTES, "one box of Q or O"),
@@ -271,7 +275,12 @@ def _constants(
         number("Q_TILE_BYTES", q_rows * SWIZZLE_BYTES * boxes_of(d), "one stage of Q"),
         number("K_TILE_BYTES", tile_n * SWIZZLE_BYTES * boxes_of(d), "of K", joins=True),
         number("V_TILE_BYTES", tile_n * SWIZZLE_BYTES * boxes_of(dv), "of V", joins=True),
-        *(number(r.name, r.offset_bytes, f"{r.size_bytes} bytes: {r.comment}") for r in shared),
+        *(
+            number(
+                r.name, r.offset_bytes, r.comment, joins=r.name not in ("SMEM_Q", *FULL_BARRIERS)
+            )
+            for r in shared
+        ),
         *((SUM_LIMIT, FINITE_LIMIT) if schedule.rescale == Rescale.ON_OVERFLOW else ()),
         *(
             order_constants(spec, shared, target.l2_bytes // 2)

@@ -22,10 +22,10 @@ def shared_map(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[SharedReg
     q, kv = schedule.q_stages, schedule.stages
     q_barriers = q * schedule.consumers if schedule.split_q else q
     staged = schedule.store == Store.STAGED
-    o_full = ("O_FULL", q * BARRIER_BYTES, f"O is staged: consumer warps arrive ({warps})")
+    o_full = ("O_FULL", q * BARRIER_BYTES, f"O is staged ({warps} consumer warps)")
     gathers = schedule.copy == Copy.GATHER
-    landed = f"{COPY_WARPS} producer warps arrive" if gathers else "producer arrives (1 + bytes)"
-    q_empty = "O has left: store warp arrives (1)" if staged else f"S is complete ({warps})"
+    landed = f"has landed ({f'{COPY_WARPS} producer warps' if gathers else '1 + bytes'})"
+    q_empty = "O has left (1)" if staged else f"S is complete ({warps} consumer warps)"
     rows = (
         ("SMEM_Q", q * q_bytes, f"Q tiles [{q}]{'; O is staged over its Q' if staged else ''}"),
         ("SMEM_K", kv * k_bytes, f"K tiles [{kv}]"),
@@ -33,14 +33,14 @@ def shared_map(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[SharedReg
         (
             "Q_FULL",
             q_barriers * BARRIER_BYTES,
-            "Q has landed: producer arrives (1 + bytes), consumers wait",
+            "Q has landed (1 + bytes)",
         ),
         *((o_full,) if staged else ()),
         ("Q_EMPTY", q_barriers * BARRIER_BYTES, q_empty),
-        ("K_FULL", kv * BARRIER_BYTES, f"K has landed: {landed}"),
-        ("K_EMPTY", kv * BARRIER_BYTES, f"S is complete: consumer warps arrive ({warps})"),
-        ("V_FULL", kv * BARRIER_BYTES, f"V has landed: {landed}"),
-        ("V_EMPTY", kv * BARRIER_BYTES, f"O += P V is complete: consumer warps arrive ({warps})"),
+        ("K_FULL", kv * BARRIER_BYTES, f"K {landed}"),
+        ("K_EMPTY", kv * BARRIER_BYTES, f"S is complete ({warps} consumer warps)"),
+        ("V_FULL", kv * BARRIER_BYTES, f"V {landed}"),
+        ("V_EMPTY", kv * BARRIER_BYTES, f"O += P V is complete ({warps} consumer warps)"),
         *((V_LANDED,) if spec.kv_cache and not gathers else ()),
     )
     regions: list[SharedRegion] = []
