@@ -75,6 +75,7 @@ class Kernel:
         self._launchers: dict[Memory, Launcher] = {}
         kind = kind_of_calls(self._lowered(self.target.name)) if spec.kv_cache else Calls
         self._calls = kind(spec, self._pick)
+        self._run = self._calls.__call__  # a bound method is called sooner than an instance
         self._mapper = Mapper(spec, self._pick, self._compile) if is_mapped(spec) else None
         memory = MEMORY_OF_DEVICE.get(self.device)
         if memory is not None:
@@ -146,7 +147,7 @@ class Kernel:
         """
         if self._mapper is not None and not isinstance(extras.get("block_map"), BlockMap):
             extras["block_map"] = self._map(q, k, extras.get("params"), extras.get("block_map"))
-        return self._calls(q, k, v, scale, out, return_lse, extras)
+        return self._run(q, k, v, scale, out, return_lse, extras)
 
     def prepare(
         self, q: Any, k: Any, *, params: Mapping[str, Any] | None = None, block_mask: Any = None

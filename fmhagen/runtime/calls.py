@@ -123,10 +123,14 @@ class Calls:
         else:
             lse, lse_address = None, 0
         stream = prepared.stream(prepared.device)  # type: ignore[misc]
-        addresses = (q_address, k_address, v_address, o_address, lse_address, *more)
-        place = (addresses, scale, stream)
+        place: tuple[Any, ...] = (
+            q_address, k_address, v_address, o_address, lse_address, scale, stream,
+        )  # fmt: skip
+        if more:
+            place = (*place, *more)
         launch = prepared.launches.get(place)
         if launch is None:
+            addresses = (q_address, k_address, v_address, o_address, lse_address, *more)
             launch = prepared.launch_of(place, addresses, scale, stream)
         code = launch()
         if code:
