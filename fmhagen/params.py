@@ -1,4 +1,4 @@
-"""Params: the packed parameter block of a kernel, laid out by the C rules of both ABIs."""
+"""Params: what a launch gives a kernel: the packed parameter block, tensor maps, shared memory."""
 
 from __future__ import annotations
 
@@ -82,3 +82,20 @@ class TensorMapPlan:
     swizzle_bytes: int
     promotion_bytes: int = 256
     packs_heads: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SharedRegion:
+    """One row of the shared-memory map.
+
+    Attributes:
+        name: constant whose value is the offset.
+        offset_bytes: from the block's shared-memory base.
+        size_bytes: bytes of the whole region.
+        comment: contents; for a barrier who arrives, how often, and who waits.
+    """
+
+    name: str
+    offset_bytes: int
+    size_bytes: int
+    comment: str

@@ -13,6 +13,7 @@ from typing import ClassVar
 from fmhagen.grid import GridFormula
 from fmhagen.language import Language
 from fmhagen.params import ParamField as ParamField
+from fmhagen.params import SharedRegion as SharedRegion
 from fmhagen.params import TensorMapPlan as TensorMapPlan
 from fmhagen.params import pack_params as pack_params
 from fmhagen.schedule import Schedule
@@ -33,23 +34,6 @@ class Constant:
     value: int | float
     comment: str
     joins: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SharedRegion:
-    """One row of the shared-memory map.
-
-    Attributes:
-        name: constant whose value is the offset.
-        offset_bytes: from the block's shared-memory base.
-        size_bytes: bytes of the whole region.
-        comment: contents; for a barrier who arrives, how often, and who waits.
-    """
-
-    name: str
-    offset_bytes: int
-    size_bytes: int
-    comment: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +97,7 @@ class Plan:
         gathers: lanes copy its rows; else the copy engine, pieces of pages.
         packs_heads: heads of a group share tiles; see `Schedule.pack_heads`.
         ordered: blocks order sequences of different lengths before they deal them out.
+        clears_unseen: values that no row of the sequence sees are set to zero on their way to LDS.
         walks: the keys of a tile are not all those before an end: units are found one by one.
         asks_query: the score function, or a mask that is no range, is asked for query and key.
         score_pair: the score function for two keys; None where it is printed for one, or not.
@@ -177,6 +162,7 @@ class Plan:
     gathers: bool = False
     packs_heads: bool = False
     ordered: bool = False
+    clears_unseen: bool = False
     longest_first: bool = False
     clustered: bool = False
     split_q: bool = False

@@ -105,10 +105,12 @@ def _choose_by_rules(
     choice = table[MainLoop(target.main_loops[0])](spec, target)
     if not spec.kv_cache:
         return choice
+    by_warps = choice.schedule.main_loop == MainLoop.WARP_SPECIALISED
     why = "packed queries over a cache" if spec.varlen else "many query rows"
-    why = f"{why}: tiles of many rows, whose K and V warps of their own copy from the cache"
+    who = "warps of their own copy" if by_warps else "all waves copy"
+    why = f"{why}: tiles of many rows, whose K and V {who} from the cache"
     choice = dataclasses.replace(choice, reasons=(why, *choice.reasons))
-    return _packed(choice) if _packs(spec, query_hint, group_hint) else choice
+    return _packed(choice) if by_warps and _packs(spec, query_hint, group_hint) else choice
 
 
 def _packs(spec: AttentionSpec, query_hint: int | None, group_hint: int | None) -> bool:
@@ -141,11 +143,15 @@ def is_prefill(
 ) -> bool:
     """Return whether a cache is read by the main loop for many query rows.
 
-    It is where queries are packed, since the other one has none of that, and from SHARED_ROWS on.
+    It is where queries are packed, since the other one has none of that, and from SHARED_ROWS on,
+    or from PREFILL_ROWS on where heads share no tiles of warps.
     """
-    has_loop = MainLoop.WARP_SPECIALISED in target.main_loops and spec.kv_dtype is None
+    if spec.kv_dtype is not None:
+        return False
+    if MainLoop.WARP_SPECIALISED not in target.main_loops:
+        return spec.varlen or (query_hint or 0) >= PREFILL_ROWS
     shared = shared_heads(group_hint or 1) if may_pack(spec) else 1
-    return has_loop and (spec.varlen or (query_hint or 0) * shared >= SHARED_ROWS)
+    return spec.varlen or (query_hint or 0) * shared >= SHARED_ROWS
 
 
 def class_of_rows(rows: int, group: int, heads: int) -> int | None:

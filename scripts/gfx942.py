@@ -15,7 +15,7 @@ import itertools
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -111,12 +111,11 @@ def instances() -> tuple[Instance, ...]:
     return tuple(found)
 
 
-def emit(directory: Path) -> tuple[Path, ...]:
-    """Write the kernels as files; return their paths in the order of `instances`."""
+def emit(directory: Path, sources: Iterable[Source] | None = None) -> tuple[Path, ...]:
+    """Write kernels as files, by default those of `instances`; return their paths in order."""
     directory.mkdir(parents=True, exist_ok=True)
     paths = []
-    for instance in instances():
-        source = instance.source()
+    for source in (each.source() for each in instances()) if sources is None else sources:
         path = directory / source.filename
         path.write_text(source.text, encoding="ascii")
         paths.append(path)
@@ -126,12 +125,13 @@ def emit(directory: Path) -> tuple[Path, ...]:
 def measure(root: Path | None) -> tuple[Measured, ...]:
     """Compile every kernel with every compiler that is here, model it, run it on the emulator."""
     found = tuple(Measured(instance=instance) for instance in instances())
-    by_hiprtc = _images_of_hiprtc(root) if root is not None else {}
+    sources = [kernel.instance.source() for kernel in found]
+    by_hiprtc = images_of_hiprtc(root, sources) if root is not None else {}
     for kernel in found:
         source = kernel.instance.source()
         for compiler in COMPILERS:
             if compiler == "hiprtc" and source.filename in by_hiprtc:
-                binary = _binary(kernel.instance, by_hiprtc[source.filename])
+                binary = binary_of(source, by_hiprtc[source.filename])
             else:
                 try:
                     binary = compile_source(source, compiler=compiler, allow_spills=True)
@@ -162,12 +162,12 @@ def _model(kernel: Measured, source: Source, binary: Binary, compiler: str) -> N
     )
 
 
-def _images_of_hiprtc(root: Path) -> dict[str, bytes]:
-    """Compile every kernel in a root directory; return the code objects by file name."""
+def images_of_hiprtc(root: Path, sources: Iterable[Source]) -> dict[str, bytes]:
+    """Compile kernels in a root directory; return the code objects by file name."""
     with tempfile.TemporaryDirectory(dir=root / "tmp") as saved:
         inside = "/" + str(Path(saved).relative_to(root))
         with tempfile.TemporaryDirectory() as directory:
-            paths = emit(Path(directory))
+            paths = emit(Path(directory), sources)
             command = [str(REPOSITORY / ".ci" / "in-root"), str(root), *map(str, paths), "--"]
             command += ["-m", "fmhagen.compile.files", "--compiler", "hiprtc", "--save", inside]
             command += [f"files/{path.name}" for path in paths]
@@ -175,8 +175,8 @@ def _images_of_hiprtc(root: Path) -> dict[str, bytes]:
             return {path.name: (Path(saved) / f"{path.name}.bin").read_bytes() for path in paths}
 
 
-def _binary(instance: Instance, image: bytes) -> Binary:
-    source = instance.source()
+def binary_of(source: Source, image: bytes) -> Binary:
+    """Return what hipRTC made of a source, given the code object."""
     resources = read_resources(
         image, symbol=source.symbol, dynamic_shared_bytes=source.dynamic_shared_bytes
     )

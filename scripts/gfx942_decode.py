@@ -1,32 +1,36 @@
-"""What the static model says of decode on gfx942: bytes of a tile against clocks of its work.
+"""What the static model says of caches on gfx942: decode against memory, prefill against its peak.
 
-    python -m scripts.gfx942_decode [--write]    print docs/gfx942.md's table of it, or put it there
+    python -m scripts.gfx942_decode [--root DIR] [--write]    print docs/gfx942.md's tables of it
 
-A compiler that is not here has no column's figure. Exits with status 1 if a kernel spills or uses
-scratch.
+The root directory is one that `.ci/hiprtc-root` made, for real hipRTC. A compiler that is not here
+has no column's figure. `--write` puts the tables into the document. Exits with status 1 if a kernel
+spills or uses scratch.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from fmhagen.compile import compile_source
-from fmhagen.compile.code_object import read_resources
 from fmhagen.errors import CompilerNotFoundError
 from fmhagen.inspection.disassembly import disassemble
 from fmhagen.inspection.main_loop import main_loop_report
 from fmhagen.instance import Instance
 from fmhagen.inventory import write_if_different
+from fmhagen.model import LoopReport
+from fmhagen.select import PREFILL_ROWS, default_schedule
 from fmhagen.spec import AttentionSpec, CacheScale, DType
 from fmhagen.targets import GFX942
-from scripts.gfx942 import DOCUMENT, quoted
+from scripts.gfx942 import COMPILERS, DOCUMENT, binary_of, images_of_hiprtc, quoted
 
-COMPILERS = ("clang", "zig")
 CLOCK_GHZ = 2.1  # of a chip that waits for memory: the highest
 HBM_TB_A_SECOND = 5.3
 SIMDS = 4
-ROWS = (
+NAMES = "clang 19 / hipRTC / clang 22"
+DECODE = (
     ("bf16, d 128, contiguous", AttentionSpec(kv_cache=True)),
     ("bf16, d 128, any pages", AttentionSpec(page_size=16)),
     ("bf16, d 128, causal, any pages", AttentionSpec(page_size=16, causal=True)),
@@ -39,75 +43,125 @@ ROWS = (
     ),
     ("int8, d 128, any pages", AttentionSpec(page_size=16, kv_dtype=DType.INT8)),
 )
+PREFILL = (
+    ("contiguous", AttentionSpec(kv_cache=True, causal=True)),
+    ("contiguous, window 1024", AttentionSpec(kv_cache=True, causal=True, window_left=1023)),
+    ("pages of 16", AttentionSpec(page_size=16, causal=True)),
+    ("pages of 16, packed", AttentionSpec(page_size=16, causal=True, varlen=True)),
+    ("pages of 16, window 1024", AttentionSpec(page_size=16, causal=True, window_left=1023)),
+    ("pages of 1", AttentionSpec(page_size=1, causal=True)),
+    ("pages of 48", AttentionSpec(page_size=48, causal=True)),
+    ("d 64, pages of 16", AttentionSpec(page_size=16, causal=True, head_dim=64)),
+    ("d 192, pages of 16", AttentionSpec(page_size=16, causal=True, head_dim=192)),
+    ("d 256, pages of 16", AttentionSpec(page_size=16, causal=True, head_dim=256)),
+)
 
 
-def measure(spec: AttentionSpec, compiler: str) -> tuple[int, float, float, bool] | None:
-    """Return registers, clocks of a tile, TB/s that the loop alone could take, whether it is clean.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """What one compiler made of a kernel: registers, whether it is clean, the loop's report."""
 
-    None where the compiler is not here.
-    """
-    instance = Instance.of(spec, GFX942)
-    plan, source = instance.plan(), instance.source()
-    try:
-        binary = compile_source(source, compiler=compiler, allow_spills=True)
-    except CompilerNotFoundError:
-        return None
+    registers: int
+    clean: bool
+    report: LoopReport
+
+
+def instance_of(spec: AttentionSpec, *, many: bool) -> Instance:
+    """Return the kernel of a spec for few query rows, or for many."""
+    schedule = default_schedule(spec, GFX942, query_hint=PREFILL_ROWS if many else None)
+    return Instance(spec=spec, schedule=schedule, target=GFX942)
+
+
+def measure(instance: Instance, compiler: str, images: Mapping[str, bytes]) -> Found | None:
+    """Compile and model a kernel; None where the compiler is not here."""
+    source = instance.source()
+    if compiler == "hiprtc" and source.filename in images:
+        binary = binary_of(source, images[source.filename])
+    else:
+        try:
+            binary = compile_source(source, compiler=compiler, allow_spills=True)
+        except CompilerNotFoundError:
+            return None
     listing = disassemble(binary, source, GFX942).text
     report = main_loop_report(listing, GFX942, binary.resources, threads=source.threads)
     assert report is not None
-    assert plan.split is not None
-    second = read_resources(binary.image, symbol=plan.split.combine_symbol, dynamic_shared_bytes=0)
-    clk = report.simulated.clk_per_turn / report.waves
-    a_second = tile_bytes(instance) * SIMDS * GFX942.compute_units * CLOCK_GHZ / clk / 1000
-    clean = binary.resources.clean and second.clean
-    return binary.resources.registers, clk, a_second, clean
+    used = binary.resources
+    return Found(registers=used.registers, clean=used.clean, report=report)
 
 
 def tile_bytes(instance: Instance) -> int:
-    """Return the bytes of K and V that a wave loads for one turn of the loop."""
+    """Return the bytes of K and V that a wave loads for one turn of the decode loop."""
     spec = instance.spec
     size = 2 if spec.kv_dtype is None else 1
     return instance.schedule.tile_n * (spec.d + spec.dv) * size
 
 
-def table() -> tuple[str, bool]:
-    """Return the table, and whether every kernel is clean."""
-    names = " / ".join(f"clang {version}" for version in (19, 22))
-    rows = [
-        f"| cache | bytes of a tile | registers: {names} | clk of a tile and SIMD"
+def decode_row(name: str, instance: Instance, found: list[Found | None]) -> str:
+    """Return the row of a kernel for few query rows."""
+    size = tile_bytes(instance)
+    clk = [None if f is None else f.report.simulated.clk_per_turn / f.report.waves for f in found]
+    rate = [
+        None if c is None else size * SIMDS * GFX942.compute_units * CLOCK_GHZ / c / 1000
+        for c in clk
+    ]
+    cells = (
+        cell([None if f is None else f.registers for f in found], "d"),
+        cell(clk, ".0f"),
+        cell(rate, ".1f"),
+        cell([None if r is None else HBM_TB_A_SECOND / r for r in rate], ".2f"),
+    )
+    return f"| {name} | {size} | {' | '.join(cells)} |"
+
+
+def prefill_row(name: str, found: list[Found | None]) -> str:
+    """Return the row of a kernel for many query rows."""
+    registers = cell([None if f is None else f.registers for f in found], "d")
+    use = [None if f is None else f.report.simulated.matrix_utilisation for f in found]
+    return f"| {name} | {registers} | {cell(use, '.3f').replace('0.', '.')} |"
+
+
+def cell(values: list[int | None] | list[float | None], text: str) -> str:
+    """Return a figure of each compiler."""
+    return " / ".join("-" if value is None else format(value, text) for value in values)
+
+
+def tables(root: Path | None) -> tuple[dict[str, str], bool]:
+    """Return the tables by name, and whether every kernel is clean."""
+    few = [(name, instance_of(spec, many=False)) for name, spec in DECODE]
+    many = [(name, instance_of(spec, many=True)) for name, spec in PREFILL]
+    sources = [instance.source() for _, instance in (*few, *many)]
+    images = {} if root is None else images_of_hiprtc(root, sources)
+    found = {
+        instance: [measure(instance, compiler, images) for compiler in COMPILERS]
+        for _, instance in (*few, *many)
+    }
+    decode = [
+        f"| cache | bytes of a tile | registers: {NAMES} | clk of a tile and SIMD"
         " | TB/s without HBM's limit | busy at 5.3 TB/s |",
         "|---|---|---|---|---|---|",
+        *(decode_row(name, instance, found[instance]) for name, instance in few),
     ]
-    clean = True
-    for name, spec in ROWS:
-        found = [measure(spec, compiler) for compiler in COMPILERS]
-        clean &= all(each is None or each[3] for each in found)
-
-        def cell(index: int, digits: str, found: list = found) -> str:  # type: ignore[type-arg]
-            return " / ".join(
-                "-" if each is None else format(each[index], digits) for each in found
-            )
-
-        busy = " / ".join(
-            "-" if each is None else f"{HBM_TB_A_SECOND / each[2]:.2f}" for each in found
-        )
-        size = tile_bytes(Instance.of(spec, GFX942))
-        rows.append(
-            f"| {name} | {size} | {cell(0, 'd')} | {cell(1, '.0f')} | {cell(2, '.1f')} | {busy} |"
-        )
-    return "\n".join(rows) + "\n", clean
+    prefill = [
+        f"| cache | registers: {NAMES} | utilisation |",
+        "|---|---|---|",
+        *(prefill_row(name, found[instance]) for name, instance in many),
+    ]
+    clean = all(one is None or one.clean for row in found.values() for one in row)
+    texts = {"decode": decode, "prefill": prefill}
+    return {name: "\n".join(rows) + "\n" for name, rows in texts.items()}, clean
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run one command line; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m scripts.gfx942_decode", description=__doc__)
+    parser.add_argument("--root", type=Path, metavar="DIR")
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args(arguments)
-    text, clean = table()
-    print(text)
+    texts, clean = tables(options.root.resolve() if options.root else None)
+    print("\n".join(texts.values()))
     if options.write:
-        quoted_text = quoted(Path(DOCUMENT).read_text(encoding="ascii"), {"decode": text})
-        write_if_different(DOCUMENT, quoted_text.encode("ascii"))
+        text = quoted(Path(DOCUMENT).read_text(encoding="ascii"), texts)
+        write_if_different(DOCUMENT, text.encode("ascii"))
     return 0 if clean else 1
 
 

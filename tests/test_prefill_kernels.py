@@ -39,13 +39,18 @@ MANY = 200
 
 
 @functools.cache
-def kernel(spec: AttentionSpec, seed: int = 0, packs: bool = False) -> Kernel:
+def kernel(spec: AttentionSpec, seed: int = 0, packs: bool = False, target: str = "sm90") -> Kernel:
     """Compile for the emulator; few units, so that a block has several tiles of work."""
     options = EmulatorOptions(seed=seed, compute_units=3, optimisation="O0")
-    schedule = default_schedule(spec, find_target("sm90"), query_hint=MANY)
+    schedule = default_schedule(spec, find_target(target), query_hint=MANY)
     schedule = dataclasses.replace(schedule, pack_heads=packs)
     return compile_kernel(
-        spec, device="emulator", emulator=options, schedule=schedule, query_hint=MANY
+        spec,
+        device="emulator",
+        target=target,
+        emulator=options,
+        schedule=schedule,
+        query_hint=MANY,
     )
 
 
@@ -56,10 +61,16 @@ def given(cache: Cache) -> dict[str, Any]:
 
 
 def run(
-    spec: AttentionSpec, cache: Cache, *, seed: int = 0, packs: bool = False, **more: Any
+    spec: AttentionSpec,
+    cache: Cache,
+    *,
+    seed: int = 0,
+    packs: bool = False,
+    target: str = "sm90",
+    **more: Any,
 ) -> None:
     """Call the kernel with as many rows a sequence, and check what it gives."""
-    o, lse = kernel(spec, seed, packs)(
+    o, lse = kernel(spec, seed, packs, target)(
         cache.q, cache.k, cache.v, return_lse=True, **given(cache), **more
     )
     assert_right(spec, cache, o, lse, **more)
@@ -87,10 +98,11 @@ def run_packed(
     gap: int = 0,
     seed: int = 0,
     packs: bool = False,
+    target: str = "sm90",
 ) -> None:
     """Call the kernel with packed rows; rows of no sequence must stay as the emulator made them."""
     q, extras = packed(cache, rows, gap)
-    o, lse = kernel(spec, seed, packs)(
+    o, lse = kernel(spec, seed, packs, target)(
         q, cache.k, cache.v, return_lse=True, **given(cache), **extras
     )
     o_right, lse_right = reference(spec, q, cache.k, cache.v, **given(cache), **extras)
@@ -200,12 +212,14 @@ def test_heads_share_tiles_of_packed_rows_without_a_cache(changes: dict[str, Any
 
 def hide(cache: Cache, page: int, seen: list[Any]) -> Cache:
     """Fill keys that no row sees with NaN, and table entries of pages without one with anything."""
-    assert cache.table is not None
-    table, k, v = cache.table.copy(), cache.k.copy(), cache.v.copy()
+    k, v = aligned(cache.k), aligned(cache.v)
+    table = None if cache.table is None else cache.table.copy()
     for b, visible in enumerate(seen):
         for n in np.flatnonzero(~visible):
-            at = cache.table[b, n // page], n % page
+            at = (b, n) if cache.table is None else (cache.table[b, n // page], n % page)
             k[at] = v[at] = np.nan
+        if table is None:
+            continue
         for i in range(-(-len(visible) // page)):
             if not visible[i * page : (i + 1) * page].any():
                 table[b, i] = HUGE_PAGE if i % 2 else -5
@@ -214,6 +228,11 @@ def hide(cache: Cache, page: int, seen: list[Any]) -> Cache:
 
 @pytest.mark.parametrize(("page_size", "mask"), [(16, "window"), (1, "bands")])
 def test_what_no_row_sees_may_hold_anything(page_size: int, mask: str) -> None:
+    check_unseen(page_size, mask)
+
+
+def check_unseen(page_size: int | None, mask: str, target: str = "sm90") -> None:
+    """Fill what no row sees with anything: it has no effect, to the bit."""
     spec = dataclasses.replace(CAUSAL, head_dim=64, page_size=page_size)
     left, first = 20, 0
     if mask == "bands":
@@ -226,8 +245,9 @@ def test_what_no_row_sees_may_hold_anything(page_size: int, mask: str) -> None:
     cache = make_cache(spec, lengths=lengths, seqlen_q=rows, heads=2, heads_kv=1)
     at = [np.arange(n) for n in lengths]
     seen = [(n < first) | (n >= len(n) - rows - left) for n in at]
-    hidden = hide(cache, page_size, seen)
-    found = [kernel(spec)(c.q, c.k, c.v, return_lse=True, **given(c)) for c in (cache, hidden)]
+    hidden = hide(cache, page_size or 0, seen)
+    call = kernel(spec, 0, False, target)
+    found = [call(c.q, c.k, c.v, return_lse=True, **given(c)) for c in (cache, hidden)]
     assert np.array_equal(found[0][0].view(np.uint16), found[1][0].view(np.uint16))
     assert np.array_equal(found[0][1], found[1][1])
     assert_right(spec, cache, *found[0])

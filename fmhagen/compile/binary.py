@@ -21,8 +21,10 @@ class Resources:
             chip has none.
         scalar_registers: scalar registers (SGPRs) of one wave, or None where the chip has none.
         spill_bytes: bytes of spill traffic in the text of one thread. On sm90 the stores and loads
-            that ptxas reports; on gfx942 four for each spilled vector or scalar register.
-        stack_bytes: local memory (CUDA) or scratch (HIP) of one thread.
+            that ptxas reports; on gfx942 four for each spilled vector or scalar register, of all
+            kernels of the file.
+        stack_bytes: local memory (CUDA) or scratch (HIP) of one thread; on gfx942 the most of any
+            kernel of the file.
         static_shared_bytes: shared memory that the binary itself declares.
         dynamic_shared_bytes: shared memory to ask for at launch.
         max_threads: the most threads of a block that the binary was compiled for, or None.

@@ -43,7 +43,7 @@ def read_metadata(image: bytes) -> dict[str, Any]:
 
 
 def read_resources(image: bytes, *, symbol: str, dynamic_shared_bytes: int) -> Resources:
-    """Return what one kernel of a code object needs.
+    """Return what one kernel of a code object needs, and what any of its kernels spills.
 
     Raises:
         CompileError: the code object does not hold the kernel.
@@ -55,14 +55,16 @@ def read_resources(image: bytes, *, symbol: str, dynamic_shared_bytes: int) -> R
     else:
         names = ", ".join(sorted(kernel[".name"] for kernel in kernels)) or "none"
         raise CompileError(f"the code object has no kernel {symbol}; it has: {names}")
+    # NOTE: a file's second kernel, which adds up what the first has cut, is to be clean as well.
     # Older compilers omit a counter that is zero.
-    spilled = kernel.get(".vgpr_spill_count", 0) + kernel.get(".sgpr_spill_count", 0)
+    counters = (".vgpr_spill_count", ".sgpr_spill_count")
+    spilled = sum(each.get(counter, 0) for each in kernels for counter in counters)
     return Resources(
         registers=kernel[".vgpr_count"],
         accumulator_registers=kernel.get(".agpr_count", 0),
         scalar_registers=kernel[".sgpr_count"],
         spill_bytes=spilled * _REGISTER_BYTES,
-        stack_bytes=kernel[".private_segment_fixed_size"],
+        stack_bytes=max(each[".private_segment_fixed_size"] for each in kernels),
         static_shared_bytes=kernel[".group_segment_fixed_size"],
         dynamic_shared_bytes=dynamic_shared_bytes,
         max_threads=kernel.get(".max_flat_workgroup_size"),

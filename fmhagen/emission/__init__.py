@@ -112,9 +112,10 @@ def _available(plan: Plan) -> tuple[Definition, ...]:
         )
     )
     has_order = any(region.name == "SMEM_ORDER" for region in plan.shared)
+    reads_cache = plan.split is not None or plan.paged
     parts = (
         "",
-        *(("_cache",) if plan.split is not None or has_order else ()),
+        *(("_cache",) if reads_cache or has_order else ()),
         *(("_map",) if plan.language.mapped else ()),
     )
 

@@ -39,6 +39,9 @@ def lower(spec: AttentionSpec, schedule: Schedule, target: Target) -> Plan:
     if schedule.matrix != Matrix.WIDE and schedule.main_loop not in _WITH_MATRIX_FORMS:
         limit = f"is a choice of {', '.join(_WITH_MATRIX_FORMS)} alone"
         raise ScheduleError("matrix", str(schedule.matrix), limit, "leave matrix out")
+    if schedule.pack_heads and schedule.main_loop != MainLoop.WARP_SPECIALISED:
+        limit = "is a choice of warp_specialised alone"
+        raise ScheduleError("pack_heads", True, limit, "use pack_heads=False")
     _check_cache(spec, schedule, target)
     splits = lower_split_kv_waves if schedule.copy == Copy.DIRECT else lower_split_kv
     table = {
@@ -62,7 +65,7 @@ def _check_cache(spec: AttentionSpec, schedule: Schedule, target: Target) -> Non
             limit = "split_kv is for specs with kv_cache=True"
             raise ScheduleError("main_loop", str(schedule.main_loop), limit)
         return
-    loops = [MainLoop.SPLIT_KV, MainLoop.WARP_SPECIALISED]
+    loops = [MainLoop.SPLIT_KV, MainLoop(target.main_loops[0])]
     if spec.varlen:
         loops = loops[1:]
     if spec.kv_dtype is not None:

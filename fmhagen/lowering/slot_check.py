@@ -7,6 +7,7 @@ from fmhagen.lowering.slots import fragment_read
 from fmhagen.slots import Atom, SlotTable
 
 _Line = tuple[int, Atom]
+_LOADS = ("buffer_load", "load_eight", "load_global")
 
 
 def check_slot_table(shape: Shape, table: SlotTable) -> None:
@@ -145,12 +146,12 @@ def _last_product(lines: list[_Line], block: str) -> int:
 
 
 def _check_staging(lines: list[_Line]) -> None:
-    """A register is loaded anew only after its old contents were written to LDS."""
+    """A register is loaded anew only after its old contents were written to LDS, or used."""
     written: set[str] = set()
     for slot, atom in lines:
-        if atom.call.startswith(("lds_write", "transpose")):
+        if atom.call.startswith(("lds_write", "transpose", "page_at")):
             written |= {argument for argument in atom.arguments if argument.startswith("w.")}
-        if atom.call.startswith("buffer_load"):
-            source = atom.result if atom.result.startswith("w.k") else atom.result[:-3]
+        if atom.call.startswith(_LOADS):
+            source = atom.result[:-3] if atom.result.startswith("w.v[") else atom.result
             if source not in written:
                 raise ValueError(f"slot {slot}: {atom} before what it held is written")

@@ -8,6 +8,24 @@ from fmhagen.slots import Atom, MatrixForm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Pages:
+    """How rows of K and V are looked up in the pages of a cache.
+
+    Attributes:
+        size: keys of a page.
+        value_lookups: pages that are looked up for a piece of V.
+    """
+
+    size: int
+    value_lookups: int
+
+    @property
+    def is_power(self) -> bool:
+        """Whether dividing by the size is a shift."""
+        return self.size & (self.size - 1) == 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
     """The numbers that a slot table follows from.
 
@@ -22,6 +40,7 @@ class Shape:
         round_clk: vector work that rounds two numbers of P to one register.
         prefetch: fragments that reads of LDS run ahead.
         walks: whether units are found one by one, rather than one behind the other.
+        pages: how rows are looked up, or None where they lie one behind the other.
         score_clks: vector work of the score function for two scores, part by part.
         fetched_loads: elements that are fetched ahead of the score function, for one score.
     """
@@ -36,6 +55,7 @@ class Shape:
     round_clk: int
     prefetch: int
     walks: bool = False
+    pages: Pages | None = None
     score_clks: tuple[int, ...] = ()
     fetched_loads: int = 0
 

@@ -9,8 +9,12 @@ from fmhagen.slots import Atom
 WRITE_LEAD_CLK = 4 * 32  # from the last write to LDS to the barrier that waits for it
 
 
-def place_staging(shape: Shape, draft: Draft, first: int, barrier: int) -> None:
-    """Place the next units' way through registers: write what has come, load what follows."""
+def place_staging(shape: Shape, draft: Draft, first: int, barrier: int) -> int:
+    """Place the next units' way through registers: write what has come, load what follows.
+
+    Returns:
+        The slot of the last write. Where rows are looked up in pages, `slot_pages` places loads.
+    """
     row_type = {4: "u32x2", 8: "u32x4"}[shape.value_keys]
     slot = first
     for i in range(shape.value_pieces):
@@ -31,6 +35,8 @@ def place_staging(shape: Shape, draft: Draft, first: int, barrier: int) -> None:
         for i in range(2 * shape.value_pieces)
     ]
     end = _spread(draft, writes, slot, max(slot, barrier - WRITE_LEAD_CLK // shape.form.clk))
+    if shape.pages is not None:
+        return end
     loads = [
         _rows_of(shape, "k", "key"),
         *(
@@ -47,6 +53,7 @@ def place_staging(shape: Shape, draft: Draft, first: int, barrier: int) -> None:
     if shape.walks:
         loads.append(Atom(call="take_turn", arguments=("w.turns", "params", "visible")))
     _spread(draft, loads, end, len(draft.atoms) - 1)
+    return end
 
 
 def _rows_of(shape: Shape, tensor: str, turn: str) -> Atom:

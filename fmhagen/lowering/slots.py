@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 
 from fmhagen.lowering.slot_draft import Draft, Shape
+from fmhagen.lowering.slot_pages import place_paged_loads
 from fmhagen.lowering.slot_score import place_fetches
 from fmhagen.lowering.slot_softmax import place_vector_work
 from fmhagen.lowering.slot_staging import place_staging
@@ -44,9 +45,11 @@ def make_slot_table(shape: Shape) -> SlotTable:
     draft.put(barrier, Atom(call="wait_lds"))
     draft.put(barrier, Atom(call="block_barrier"))
     ahead = _place_reads(shape, draft, ring, barrier)
-    place_staging(shape, draft, second, barrier)
+    written = place_staging(shape, draft, second, barrier)
     place_fetches(shape, draft, second)
     place_vector_work(shape, draft, second)
+    if shape.pages is not None:
+        place_paged_loads(shape, draft, written)
     slots = tuple(Slot(matrix=matrix[i], atoms=_issue_order(draft.atoms[i])) for i in range(total))
     table = SlotTable(
         score_slots=slots[:second],

@@ -5,8 +5,9 @@ from __future__ import annotations
 from fmhagen.errors import ScheduleError
 from fmhagen.grid import GridFormula
 from fmhagen.language import Language
-from fmhagen.lowering.common import LN2, LOG2E, MAX_LOGIT, symbol_of
+from fmhagen.lowering.common import LN2, LOG2E, symbol_of
 from fmhagen.lowering.language import lower_language
+from fmhagen.lowering.wave_params import wave_params
 from fmhagen.plan import Constant, Plan, SharedRegion, pack_params
 from fmhagen.schedule import Rescale, Schedule
 from fmhagen.spec import AttentionSpec, Rounding
@@ -72,6 +73,7 @@ def lower_wave_interleaved(spec: AttentionSpec, schedule: Schedule, target: Targ
         language=language,
         sink=spec.sink,
         varlen=spec.varlen,
+        ordered=spec.varlen,
         longest_first=spec.causal,
     )
 
@@ -91,6 +93,9 @@ def _check_spec(spec: AttentionSpec) -> None:
             raise ScheduleError("main_loop", "wave_interleaved", limit, hint)
     if spec.alibi:
         limit = "takes scores as they are, without ALiBi"
+        raise ScheduleError("main_loop", "wave_interleaved", limit, hint)
+    if spec.kv_cache:
+        limit = "reads no cache"
         raise ScheduleError("main_loop", "wave_interleaved", limit, hint)
     if spec.max_logit:
         limit = "keeps no largest score"
@@ -209,64 +214,3 @@ def asks_query(language: Language) -> bool:
 def clamps_keys(language: Language) -> bool:
     """Return whether a key indexes a tensor, so that keys past the last must not reach it."""
     return any("kv_idx" in axis for argument in language.arguments for axis in argument.axes)
-
-
-def wave_params(spec: AttentionSpec, language: Language) -> tuple[tuple[str, str, str], ...]:
-    """Return the parameter block of a main loop in which every wave loads and computes."""
-    rows = (("b", "batch"), ("h", "head"), ("m", "row"))
-    strides = tuple(
-        (
-            "i64",
-            f"{tensor}_stride_{'n' if axis == 'm' and tensor in 'kv' else axis}",
-            f"elements to the next {word} of {tensor.upper()}",
-        )
-        for tensor in ("q", "k", "v", "o")
-        for axis, word in (rows[1:] if spec.varlen else rows)
-    )
-    own: tuple[tuple[str, str, str], ...] = ()
-    if spec.sink:
-        own += (("f32*", "sinks", "a logit for each head, without a value"),)
-    if spec.max_logit:
-        own += MAX_LOGIT
-    scale = ("f32", "scale_log2", "softmax scale * log2(e)")
-    if language.score is not None:
-        scale = ("f32", "scale", "softmax scale")
-    heads = (("u32", "num_heads", "H"), ("u32", "heads_per_group", "H / Hk"))
-    if spec.varlen:
-        return (
-            ("u16*", "q", "Q[total_q,H,d]"),
-            ("u16*", "k", "K[total_k,Hk,d]"),
-            ("u16*", "v", "V[total_k,Hk,dv]"),
-            ("u16*", "o", "O[total_q,H,dv]"),
-            ("f32*", "lse", "LSE[H,total_q], or null when it is not wanted"),
-            ("i32*", "cu_seqlens_q", "first row of each sequence in Q, and total_q"),
-            ("i32*", "cu_seqlens_k", "the same in K"),
-            ("i32*", "seqused_q", "rows in use of each sequence, or null: all"),
-            ("i32*", "seqused_k", "the same of K"),
-            *own,
-            *strides,
-            scale,
-            ("u32", "total_q", "rows of Q"),
-            ("u32", "total_k", "rows of K"),
-            ("u32", "batch", "B, sequences"),
-            *heads,
-            ("u32", "num_tiles", "H times the most tiles that the lengths could give"),
-            *language.fields,
-        )
-    return (
-        ("u16*", "q", "Q[B,H,Sq,d]"),
-        ("u16*", "k", "K[B,Hk,Sk,d]"),
-        ("u16*", "v", "V[B,Hk,Sk,dv]"),
-        ("u16*", "o", "O[B,H,Sq,dv]"),
-        ("f32*", "lse", "LSE[B,H,Sq], or null when it is not wanted"),
-        *own,
-        *strides,
-        scale,
-        ("u32", "seqlen_q", "Sq"),
-        ("u32", "seqlen_k", "Sk"),
-        ("u32", "batch", "B"),
-        *heads,
-        ("u32", "num_m_tiles", "ceil(Sq / TILE_M)"),
-        ("u32", "num_tiles", "num_m_tiles * H * B"),
-        *language.fields,
-    )

@@ -147,3 +147,28 @@ def constants_of(
         LN2,
         *((LOG2E,) if spec.sink else ()),
     )
+
+
+def lookup_keys(spec: AttentionSpec, staging: Staging) -> int:
+    """Return how many keys of a piece of V certainly lie in one page."""
+    assert spec.page_size is not None
+    return math.gcd(spec.page_size, staging.v_keys)
+
+
+def cache_constants(spec: AttentionSpec, staging: Staging, bands: int) -> tuple[Constant, ...]:
+    """Return the constants of a kernel over a cache besides."""
+
+    def number(name: str, value: int, comment: str) -> Constant:
+        return Constant(ctype="u32", name=name, value=value, comment=comment)
+
+    if not spec.kv_cache:
+        return ()
+    own = (number("BANDS", bands, "ranges of keys that the mask shows a row"),)
+    if spec.page_size is None:
+        return own
+    keys = lookup_keys(spec, staging)
+    return (
+        *own,
+        number("PAGE_SIZE", spec.page_size, "keys of a page"),
+        number("LOOKUP_KEYS", keys, "keys of a piece of V that lie in one page"),
+    )

@@ -27,9 +27,16 @@ from fmhagen.lowering.wave_interleaved import (
     XCDS,
     asks_query,
     clamps_keys,
-    wave_params,
 )
-from fmhagen.lowering.wave_layout import Staging, constants_of, shared_map, staging_of
+from fmhagen.lowering.wave_layout import (
+    Staging,
+    cache_constants,
+    constants_of,
+    shared_map,
+    staging_of,
+)
+from fmhagen.lowering.wave_params import wave_params
+from fmhagen.lowering.wave_registers import SIMDS, pages_of, score_registers, waves_per_simd_of
 from fmhagen.plan import Constant, Plan, pack_params
 from fmhagen.schedule import MainLoop, Matrix, Rescale, Schedule
 from fmhagen.score_pair import ScorePair
@@ -37,16 +44,8 @@ from fmhagen.slots import FORMS
 from fmhagen.spec import AttentionSpec, Rounding
 from fmhagen.targets import Target
 
-SIMDS = 4
 GROUPS = 2
 _PIPELINED = "use main_loop='wave_pipelined'"
-# Row statistics, loop state, and what a compiler keeps besides: read from the code objects of all
-# compilers, for kernels that come close to the limit. By the keys of a unit.
-SPARE_REGISTERS = {32: 45, 64: 26}
-SPARE_REGISTERS_OF_GROUPS = {32: 36, 64: 42}
-SPARE_REGISTERS_OF_SECOND_ROW = 24
-SPARE_REGISTERS_OF_LANGUAGE = 4  # score functions, packed sequences
-SCORE_REGISTERS = 4  # for each number that the score function carries from key to key
 
 # The mean of p / truncated p over a mantissa of 7 bits, for P as it comes out of exp2, and of 10.
 TRUNCATION_FACTOR = 1.00282
@@ -93,7 +92,8 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         value_keys=staging.v_keys,
         round_clk=round_clk,
         prefetch=schedule.prefetch,
-        walks=not language.right_only,
+        walks=not language.right_only or spec.kv_cache,
+        pages=pages_of(spec, staging),
         score_clks=() if pair is None else pair.clks,
         fetched_loads=0 if pair is None else pair.fetched_loads,
     )
@@ -102,10 +102,12 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
     except ValueError as error:
         hint = "use a smaller prefetch"
         raise ScheduleError("prefetch", schedule.prefetch, str(error), hint) from error
-    own = 0 if pair is None else _score_registers(pair, shape.unit)
-    waves_per_simd = _waves_per_simd(spec, schedule, target, staging, table.fragments, own)
+    own = 0 if pair is None else score_registers(pair, shape.unit)
+    waves_per_simd = waves_per_simd_of(spec, schedule, target, staging, table.fragments, own)
     if has_two_groups and shape.walks:
         limit = "goes over all keys, or over those up to a last one; this mask leaves others out"
+        if language.right_only:
+            limit = "reads no cache"
         raise ScheduleError("main_loop", str(schedule.main_loop), limit, _PIPELINED)
     if has_two_groups and waves_per_simd == 1:
         limit = "needs two waves a SIMD; these head dims and this tile_n leave room for one"
@@ -139,6 +141,7 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         constants=constants_of(
             spec, schedule, shared, staging, form, (table.fragments, waves_per_simd, factor)
         )
+        + cache_constants(spec, staging, len(language.bands))
         + (() if pair is None else (_score_log2(pair),)),
         params=params,
         params_bytes=params_bytes,
@@ -162,7 +165,11 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         max_logit=spec.max_logit,
         varlen=spec.varlen,
         longest_first=language.right_only and language.mask is not None,
-        walks=not language.right_only,
+        walks=shape.walks,
+        cached=spec.kv_cache,
+        paged=spec.page_size is not None,
+        ordered=spec.varlen or spec.kv_cache,
+        clears_unseen=spec.page_size is not None or (spec.kv_cache and not language.right_only),
         asks_query=asks_query(language),
         clamps_keys=clamps_keys(language),
         hides_by_bits=waves_per_simd == 1 and pair is not None and bool(pair.fetches),
@@ -189,10 +196,6 @@ def _score_log2(pair: ScorePair) -> Constant:
     )
 
 
-def _score_registers(pair: ScorePair, unit: int) -> int:
-    return SCORE_REGISTERS * len(pair.positions) + unit // 2 * len(pair.fetches)
-
-
 def _score_pair(
     spec: AttentionSpec, score: Node, schedule: Schedule, target: Target, staging: Staging
 ) -> ScorePair:
@@ -203,9 +206,9 @@ def _score_pair(
         return plain  # NOTE: the softmax stands apart from the products there, under which to fetch
 
     def waves(pair: ScorePair) -> int:
-        registers = _score_registers(pair, schedule.tile_n // 2)
+        registers = score_registers(pair, schedule.tile_n // 2)
         fragments = schedule.prefetch + 2  # at most
-        return _waves_per_simd(spec, schedule, target, staging, fragments, registers)
+        return waves_per_simd_of(spec, schedule, target, staging, fragments, registers)
 
     for fetches in range(len(fetched_nodes(score)), 0, -1):
         pair = make_score_pair(score, mask, fetches=fetches)
@@ -247,49 +250,3 @@ def _check_groups(schedule: Schedule) -> None:
     if schedule.ping_pong:
         limit = "is what wave_ping_pong does by its barriers"
         raise ScheduleError("ping_pong", schedule.ping_pong, limit, "use ping_pong=False")
-
-
-def _spare_registers(spec: AttentionSpec, schedule: Schedule) -> int:
-    largest = FORMS[schedule.matrix].lane_rows if spec.max_logit else 0
-    if schedule.main_loop != MainLoop.WAVE_PING_PONG:
-        return SPARE_REGISTERS[schedule.tile_n // 2] + largest
-    spare = SPARE_REGISTERS_OF_GROUPS[schedule.tile_n // 2] + largest
-    if schedule.matrix != Matrix.WIDE:
-        spare += SPARE_REGISTERS_OF_SECOND_ROW
-    if spec.varlen or lower_language(spec).score is not None:
-        spare += SPARE_REGISTERS_OF_LANGUAGE
-    return spare
-
-
-def _waves_per_simd(
-    spec: AttentionSpec,
-    schedule: Schedule,
-    target: Target,
-    staging: Staging,
-    fragments: int,
-    score_registers: int,
-) -> int:
-    """Return how many waves a SIMD holds, by the registers that they need.
-
-    Raises:
-        ScheduleError: the registers do not go up.
-    """
-    unit = schedule.tile_n // 2
-    scores = unit // 2 if schedule.main_loop == MainLoop.WAVE_PING_PONG else unit
-    operands = spec.d // 4 + 16 * -(-spec.dv // 32) + scores + unit // 4 + 4 * fragments
-    staged = 4 * staging.k_pieces + staging.v_keys * staging.v_pieces
-    places = 2 * staging.k_pieces + (staging.v_keys + 2) * staging.v_pieces + 4 + unit // 16
-    need = operands + staged + places + _spare_registers(spec, schedule)
-    need += score_registers
-    least = -(-schedule.consumers // SIMDS)
-    waves = max(least, min(2, target.max_registers_per_thread // need))
-    available = target.max_registers_per_thread // waves
-    if need > available:
-        raise ScheduleError(
-            "consumers",
-            schedule.consumers,
-            f"S, P, O, Q and what is under way need about {need} registers a thread;"
-            f" {waves} waves a SIMD have {available} each",
-            "use fewer waves, a smaller tile_n or a smaller prefetch",
-        )
-    return waves

@@ -31,7 +31,9 @@ def choose_wave_pipelined(spec: AttentionSpec, target: Target) -> Choice:
     wished.append(_schedule(_PIPELINED, 4, 64, min(prefetches[0], _alone_prefetch(spec))))
     best = first_fitting(spec, wished, target)
     shorter = best
-    if is_known and tile_n == 64 and is_crowded(spec, best, target):
+    has_score = score_of(spec) is not None
+    # NOTE: finding rows of a cache takes as long for a key in longer units.
+    if is_known and tile_n == 64 and has_score and is_crowded(spec, best, target):
         wides = [_schedule(_PIPELINED, 8, 128, prefetch) for prefetch in (3, 2)]
         best = next((wish for wish in wides if fits(spec, wish, target)), best)
     others = (

@@ -164,11 +164,13 @@ def unfit_rows(plan: Plan, item: Operand) -> str | None:
     over a cache, in 64.
     """
     rows = max(plan.schedule.tile_m, plan.schedule.tile_n)
-    if (
-        plan.tensor_maps
-        or plan.split is not None
-        or rows * item.stride_m * item.element_bytes < 2**32
-    ):
+    if plan.tensor_maps or plan.split is not None:
+        return None
+    if plan.paged and item.name in ("k", "v"):
+        if item.stride_b * item.element_bytes >= 2**32:
+            return f"its pages, {item.stride_b} elements apart, are 4 GiB or more apart"
+        rows = max(rows, plan.spec.page_size or 0)
+    if rows * item.stride_m * item.element_bytes < 2**32:
         return None
     return f"{rows} of its rows, {item.stride_m} elements apart, span 4 GiB or more"
 
@@ -281,6 +283,7 @@ def launch_values(
         **dict.fromkeys(TENSORS, 0),
         **(more or {}),
     }
+    values["num_pages"] = operands[1].batch
     for item in operands:
         row = "n" if item.name in ("k", "v") else "m"
         values[f"{item.name}_map"] = b""

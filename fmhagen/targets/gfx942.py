@@ -21,7 +21,17 @@ GFX942 = Target(
     cache_template="kernels/fmha_cache.hip.j2",
     cache_copies=("direct",),
     cache_features=frozenset(
-        {"kv_cache", "paged", "kv_dtype", "window", "mask_mod", "score_mod", "sink", "max_logit"}
+        {
+            "kv_cache",
+            "paged",
+            "kv_dtype",
+            "window",
+            "mask_mod",
+            "score_mod",
+            "sink",
+            "varlen",
+            "max_logit",
+        }
     ),
     float8_kind="fnuz",
     prelude_suffix=".h",

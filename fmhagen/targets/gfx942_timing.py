@@ -18,6 +18,7 @@ TIMING = Timing(
         (r"v_mfma_f32_32x32x(8|16)_?(bf16|f16|fp8|bf8)", Kind.MATRIX, 32),
         (r"v_mfma_f32_16x16x(16|32)_?(bf16|f16|fp8|bf8)", Kind.MATRIX, 16),
         (r"v_(exp|log|rcp|rsq|sqrt|sin|cos)_", Kind.TRANSCENDENTAL, 16),
+        (r"v_(mul_lo|mul_hi|mad_u64|mad_i64)_", Kind.VECTOR, 16),
         (r"v_accvgpr", Kind.REGISTER_MOVE, 4),
         (r"v_", Kind.VECTOR, 4),
         (r"ds_read_b128", Kind.LDS, 8),

@@ -1,0 +1,87 @@
+"""How many registers a lane of the loops that go by units of keys needs, and how many waves fit."""
+
+from __future__ import annotations
+
+from fmhagen.errors import ScheduleError
+from fmhagen.lowering.language import lower_language
+from fmhagen.lowering.slot_draft import Pages
+from fmhagen.lowering.wave_layout import Staging, lookup_keys
+from fmhagen.schedule import MainLoop, Matrix, Schedule
+from fmhagen.score_pair import ScorePair
+from fmhagen.slots import FORMS
+from fmhagen.spec import AttentionSpec
+from fmhagen.targets import Target
+
+SIMDS = 4
+# Row statistics, loop state, and what a compiler keeps besides: read from the code objects of all
+# compilers, for kernels that come close to the limit. By the keys of a unit.
+SPARE_REGISTERS = {32: 45, 64: 26}
+SPARE_REGISTERS_OF_GROUPS = {32: 36, 64: 42}
+SPARE_REGISTERS_OF_SECOND_ROW = 24
+SPARE_REGISTERS_OF_LANGUAGE = 4  # score functions, packed sequences
+PAGE_REGISTERS = 3  # for each page that is looked up: its number, its address
+SPARE_REGISTERS_OF_DIVISION = 8
+SCORE_REGISTERS = 4  # for each number that the score function carries from key to key
+
+
+def pages_of(spec: AttentionSpec, staging: Staging) -> Pages | None:
+    """Return how rows are looked up in pages; None without pages."""
+    if spec.page_size is None:
+        return None
+    lookups = staging.v_keys // lookup_keys(spec, staging)
+    return Pages(size=spec.page_size, value_lookups=lookups)
+
+
+def score_registers(pair: ScorePair, unit: int) -> int:
+    """Return the registers that the score function keeps from key to key."""
+    return SCORE_REGISTERS * len(pair.positions) + unit // 2 * len(pair.fetches)
+
+
+def _spare_registers(spec: AttentionSpec, schedule: Schedule) -> int:
+    largest = FORMS[schedule.matrix].lane_rows if spec.max_logit else 0
+    if schedule.main_loop != MainLoop.WAVE_PING_PONG:
+        return SPARE_REGISTERS[schedule.tile_n // 2] + largest
+    spare = SPARE_REGISTERS_OF_GROUPS[schedule.tile_n // 2] + largest
+    if schedule.matrix != Matrix.WIDE:
+        spare += SPARE_REGISTERS_OF_SECOND_ROW
+    if spec.varlen or lower_language(spec).score is not None:
+        spare += SPARE_REGISTERS_OF_LANGUAGE
+    return spare
+
+
+def waves_per_simd_of(
+    spec: AttentionSpec,
+    schedule: Schedule,
+    target: Target,
+    staging: Staging,
+    fragments: int,
+    score_registers: int,
+) -> int:
+    """Return how many waves a SIMD holds, by the registers that they need.
+
+    Raises:
+        ScheduleError: the registers do not go up.
+    """
+    unit = schedule.tile_n // 2
+    scores = unit // 2 if schedule.main_loop == MainLoop.WAVE_PING_PONG else unit
+    operands = spec.d // 4 + 16 * -(-spec.dv // 32) + scores + unit // 4 + 4 * fragments
+    staged = 4 * staging.k_pieces + staging.v_keys * staging.v_pieces
+    places = 2 * staging.k_pieces + (staging.v_keys + 2) * staging.v_pieces + 4 + unit // 16
+    need = operands + staged + places + _spare_registers(spec, schedule)
+    pages = pages_of(spec, staging)
+    if pages is not None:
+        lookups = staging.k_pieces + pages.value_lookups * staging.v_pieces
+        need += PAGE_REGISTERS * lookups + (0 if pages.is_power else SPARE_REGISTERS_OF_DIVISION)
+    need += score_registers
+    least = -(-schedule.consumers // SIMDS)
+    waves = max(least, min(2, target.max_registers_per_thread // need))
+    available = target.max_registers_per_thread // waves
+    if need > available:
+        raise ScheduleError(
+            "consumers",
+            schedule.consumers,
+            f"S, P, O, Q and what is under way need about {need} registers a thread;"
+            f" {waves} waves a SIMD have {available} each",
+            "use fewer waves, a smaller tile_n or a smaller prefetch",
+        )
+    return waves
