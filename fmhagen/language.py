@@ -130,6 +130,11 @@ class Language:
     bounds: Bounds
 
     @property
+    def masked_softmax(self) -> str:
+        """The function of a step of sm90 in which a row may have seen no key yet."""
+        return "softmax_floored" if self.may_hide else "softmax_masked"
+
+    @property
     def parameters(self) -> tuple[Parameter, ...]:
         """What mask and score function read at run time, by name."""
         return tuple(argument.parameter for argument in self.arguments)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fmhagen.errors import TensorError, UnsupportedSpecError
 from fmhagen.expr.evaluate import evaluate
+from fmhagen.expr.finite import LEAST_SCORE, may_hide
 from fmhagen.expr.nodes import Node
 from fmhagen.formula import mask_of, score_of
 from fmhagen.oracle_cache import gather_cache
@@ -142,6 +144,10 @@ class _Values:
     sinks: Array | None
 
     @property
+    def least(self) -> float:
+        return LEAST_SCORE if may_hide(score_of(self.spec)) else -math.inf
+
+    @property
     def mask(self) -> Node | None:
         return mask_of(self.spec)
 
@@ -178,13 +184,13 @@ def _head(
         if values.score is not None:
             changed = evaluate(values.score, {**leaves, "score": score}, values.params)
             score = np.broadcast_to(changed, score.shape)
-        o[m_range], lse[m_range] = _rows(score, visible, v, sink)
+        o[m_range], lse[m_range] = _rows(score, visible, v, sink, values.least)
         largest = max(largest, float(score.max(where=visible, initial=-np.inf)))
     return o, lse, largest
 
 
 def _rows(
-    score: Array, visible: npt.NDArray[np.bool_], v: Array, sink: float | None
+    score: Array, visible: npt.NDArray[np.bool_], v: Array, sink: float | None, least: float
 ) -> tuple[Array, Array]:
     """Return O and LSE of some query rows of one head.
 
@@ -193,14 +199,15 @@ def _rows(
         visible: which keys each row sees.
         v: values of the keys.
         sink: a logit in the denominator, or None.
+        least: a row sees nothing unless some score is above this.
     """
     import numpy as np
 
     o = np.zeros((len(score), v.shape[1]))
     lse = np.full(len(score), -np.inf if sink is None else sink)
     score = np.where(visible, score, -np.inf)
-    # A key whose score is -inf has no weight: a row of such keys sees nothing.
-    sees = (score != -np.inf).any(axis=1)
+    # A key whose score is -inf, or stands for it, has no weight: a row of such keys sees nothing.
+    sees = (score > least).any(axis=1)
     if not sees.any():
         return o, lse
     score = score[sees]

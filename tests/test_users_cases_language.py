@@ -304,6 +304,36 @@ def test_a_score_function_that_ignores_its_score(target: str) -> None:
     assert np.all(np.abs(o[..., 0].astype(float) - 44.5) < 0.3)
 
 
+@pytest.mark.parametrize("dtype", ["bf16", "fp16"])
+@pytest.mark.parametrize("cached", [False, True])
+def test_numbers_that_stand_for_minus_infinity(target: str, cached: bool, dtype: str) -> None:
+    """A row may meet them for whole tiles before a score, after one, and see nothing else."""
+    needs(target, "score_mod")
+    kind = BF16 if dtype == "bf16" else np.float16
+    q, k, v = (normal(n, 1, rows, 2, 64).astype(kind) for n, rows in ((1, 9), (2, 300), (3, 300)))
+    bias = np.zeros((9, 300), np.float32)
+    bias[:, :130] = bias[3:, 250:] = bias[7] = -1e30
+    for text, params in (
+        ("bias: f32[2]; score + bias[q_idx, kv_idx]", {"bias": bias}),
+        ("where((q_idx % 4 == 3) | (kv_idx >= 150), -1e30, score)", None),
+        ("where((kv_idx < 160) | (q_idx == 2), -1e9, score)", None),
+    ):
+        spec = AttentionSpec.from_dict(
+            {
+                "dtype": dtype,
+                "head_dim": 64,
+                "causal": not cached,
+                "score_mod": text,
+                "kv_cache": cached,
+            }
+        )
+        given = {} if params is None else {"params": params}
+        o, lse = kernel_of(spec, target)(q, k, v, return_lse=True, **given)
+        right = reference(spec, q, k, v, **given)
+        assert np.isneginf(right[1]).any()
+        assert compare(o, lse, *right).within(tolerance_of(dtype))
+
+
 def test_a_mask_that_hides_whole_tiles_in_the_middle(target: str) -> None:
     needs(target, "mask_mod")
     spec = AttentionSpec(head_dim=64, mask_mod="(kv_idx < 3) | ((kv_idx >= 300) & (kv_idx < 305))")

@@ -1,4 +1,4 @@
-"""Whether a score function can hide a key: give -inf, or NaN, for a finite score."""
+"""Whether a score function can hide a key: give -inf, or NaN, or as good as -inf for a score."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from fmhagen.expr.ranges import range_of
 _FINITE = frozenset(
     ("leaf", "param", "add", "sub", "mul", "neg", "abs", "min", "max", "where", "tanh", "sigmoid")
 ) | {"floor", "cast"}
+LEAST_SCORE = -(2.0**27) * math.log(2.0)
+"""A row whose scores are all below this has seen no key, if its score function may hide."""
+_LARGE = 2.0**23  # a number that stands for infinity: sums with it lose what a score was
+_JOINED = ("add", "sub", "where", "min", "max")
 _LARGEST_EXPONENT = {"exp": 88.0, "exp2": 127.0}
 
 
 def may_hide(score: Node | None) -> bool:
-    """Return whether a score function may give what is not finite.
+    """Return whether a score function may give what is not finite, or -1e30 to the same end.
 
-    Sums and products of finite numbers count as finite: a score near the end of fp32 is no score.
+    Other sums and products of finite numbers count as finite: a score near the end of fp32 is no
+    score.
     Scalars are checked by the host. A tensor is finite only if it is declared to be.
     """
     if score is None:
@@ -25,6 +30,8 @@ def may_hide(score: Node | None) -> bool:
 
 
 def _is_finite(node: Node) -> bool:
+    if node.op in _JOINED and any(a.op == "const" and abs(a.value) >= _LARGE for a in node.args):
+        return False
     if node.op == "const":
         return math.isfinite(node.value)
     if node.op == "load":

@@ -129,6 +129,14 @@ FMHAGEN_DEVICE void softmax_masked(Scores& s, const Rows& reference, Rows& sum, 
   softmax(s, guarded, sum, scale_log2);
 }
 
+// As `softmax_masked`, where scores may be numbers that stand for -inf, such as -1e30: a row of such scores alone has
+// seen no key. NOTE: the rounding of so large a reference is larger than any exponent.
+FMHAGEN_DEVICE void softmax_floored(Scores& s, const Rows& reference, Rows& sum, f32 scale_log2) {
+  const f32 least = -134217728.0f;  // -2^27: rounded to 8
+  const Rows guarded = {reference[0] < least ? 0.0f : reference[0], reference[1] < least ? 0.0f : reference[1]};
+  softmax(s, guarded, sum, scale_log2);
+}
+
 // True if this thread saw an element that is more than a factor 2^8 above the reference.
 FMHAGEN_DEVICE bool outgrows_reference(const Scores& s, const Rows& reference, f32 scale_log2) {
   const f32 growth_log2 = 8.0f;  // P stays below 2^8, so l and the 16-bit P keep their accuracy
