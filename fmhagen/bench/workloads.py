@@ -211,14 +211,7 @@ def host() -> tuple[Workload, ...]:
     return (square(AttentionSpec(causal=True), 256, tokens=256, hidden=512),)
 
 
-DECODE_SHAPES = (
-    (1, 1024),
-    (1, 8192),
-    (1, 128 * 1024),
-    (8, 32768),
-    (64, 8192),
-    (256, 2048),
-)
+DECODE_SHAPES = ((1, 1024), (1, 8192), (1, 128 * 1024), (8, 32768), (64, 8192), (256, 2048))
 """(batch, keys of a sequence) from one short sequence to many, and as many keys as memory holds."""
 
 
