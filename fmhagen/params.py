@@ -1,4 +1,4 @@
-"""Params: what a launch gives a kernel: the packed parameter block, tensor maps, shared memory."""
+"""What a plan is made of: constants, parameters, tensor maps, shared memory, instructions."""
 
 from __future__ import annotations
 
@@ -99,3 +99,29 @@ class SharedRegion:
     offset_bytes: int
     size_bytes: int
     comment: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constant:
+    """One `constexpr` of the emitted file; one that joins stands on the line of the one before."""
+
+    ctype: str
+    name: str
+    value: int | float
+    comment: str
+    joins: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixShape:
+    """One warpgroup matrix instruction that the kernel issues.
+
+    Attributes:
+        n: columns of the accumulator.
+        dtype: "bf16" or "f16".
+        form: "ss" (A and B in shared memory), "rs" (A in registers), "rs_t" (B transposed).
+    """
+
+    n: int
+    dtype: str
+    form: str

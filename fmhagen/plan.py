@@ -12,6 +12,8 @@ from typing import ClassVar
 
 from fmhagen.grid import GridFormula
 from fmhagen.language import Language
+from fmhagen.params import Constant as Constant
+from fmhagen.params import MatrixShape as MatrixShape
 from fmhagen.params import ParamField as ParamField
 from fmhagen.params import SharedRegion as SharedRegion
 from fmhagen.params import TensorMapPlan as TensorMapPlan
@@ -23,32 +25,6 @@ from fmhagen.spec import AttentionSpec
 from fmhagen.split_plan import SplitPlan
 from fmhagen.targets import Target
 from fmhagen.wrapping import wrapped_call
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Constant:
-    """One `constexpr` of the emitted file; one that joins stands on the line of the one before."""
-
-    ctype: str
-    name: str
-    value: int | float
-    comment: str
-    joins: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MatrixShape:
-    """One warpgroup matrix instruction that the kernel issues.
-
-    Attributes:
-        n: columns of the accumulator.
-        dtype: "bf16" or "f16".
-        form: "ss" (A and B in shared memory), "rs" (A in registers), "rs_t" (B transposed).
-    """
-
-    n: int
-    dtype: str
-    form: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

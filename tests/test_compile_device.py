@@ -211,6 +211,21 @@ def test_missing_ptxas_report_is_an_error() -> None:
         )
 
 
+def test_spills_of_a_second_kernel_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel that adds up what the first one has cut stands in the same file."""
+    clean = {
+        ".vgpr_count": 8,
+        ".sgpr_count": 9,
+        ".private_segment_fixed_size": 0,
+        ".group_segment_fixed_size": 0,
+    }
+    second = {".vgpr_spill_count": 2, ".sgpr_spill_count": 1, ".private_segment_fixed_size": 12}
+    kernels = [{".name": "first", **clean}, {".name": "second", **clean, **second}]
+    monkeypatch.setattr(code_object, "read_metadata", lambda image: {"amdhsa.kernels": kernels})
+    used = code_object.read_resources(b"", symbol="first", dynamic_shared_bytes=0)
+    assert (used.registers, used.spill_bytes, used.stack_bytes) == (8, 12, 12)
+
+
 @pytest.mark.parametrize("name", DEVICE_COMPILERS)
 def test_spilling_kernel_is_refused(cache: Cache, name: str) -> None:
     """Case B98: spills and local memory fail the build, from the cache too, unless allowed."""
