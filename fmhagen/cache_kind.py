@@ -5,42 +5,67 @@ from __future__ import annotations
 from typing import Any
 
 from fmhagen.errors import InvalidSpecError
+from fmhagen.rules.rows import class_of_packed_rows, class_of_rows
 from fmhagen.runtime.tensors import view
-from fmhagen.select import SHARED_ROWS, class_of_rows
 from fmhagen.spec import CacheLayout
 
-Cache = tuple[Any, int | None, str, int | None, int]
-"""Element type, page size and layout of a cache; hints: query rows, and the heads of a group."""
+Cache = tuple[Any, int | None, str]
+"""Element type, page size and layout of a cache."""
+
+Hints = tuple[int | None, int | None]
+"""Query rows, in classes, and query heads of a group; None where they choose nothing."""
 
 
-def cache_of(
+def cache_of(k: Any, is_paged: bool, cache_layout: str) -> Cache:
+    """Return what a kernel depends on of a cache.
+
+    Raises:
+        InvalidSpecError: it has other dimensions than a cache.
+    """
+    shape = _shape("k", k)
+    if len(shape) != 4:
+        raise InvalidSpecError("k", tuple(shape), "a cache has four dimensions")
+    page_size = shape[2 if cache_layout == CacheLayout.HND else 1] if is_paged else None
+    dtype = k.dtype if hasattr(k, "dtype") else view("k", k).dtype
+    return dtype, page_size, str(cache_layout)
+
+
+def hints_of(
     q: Any,
     k: Any,
     layout: str,
-    is_paged: bool,
-    cache_layout: str,
+    key_layout: str,
     is_packed: bool,
     most_rows: int | None,
-    asks_head: bool,
-) -> Cache:
-    """Return what a kernel depends on of a cache, and of how many query rows there are."""
-    q_shape, k_shape = (
-        t.shape if hasattr(t, "shape") else view(name, t).shape for name, t in (("q", q), ("k", k))
-    )
-    if len(k_shape) != 4:
-        raise InvalidSpecError("k", tuple(k_shape), "a cache has four dimensions")
-    if not is_packed and len(q_shape) != 4:
+    heads_may_share: bool,
+) -> Hints:
+    """Return hints of the queries of a call: packed, or over a cache.
+
+    Shapes that do not fit are refused by the kernel.
+
+    Args:
+        q, k: tensors; k may be a cache.
+        layout: order of q's axes, bshd or bhsd; packed sequences have no batch.
+        key_layout: the same of k.
+        is_packed: sequences of q lie one behind another.
+        most_rows: of them, if they are packed and the caller knows.
+        heads_may_share: nothing asks for the head, so that heads of a group may share tiles.
+
+    Raises:
+        InvalidSpecError: queries that are not packed have other dimensions than four.
+    """
+    shape, k_shape = _shape("q", q), _shape("k", k)
+    if not is_packed and len(shape) != 4:
         limit = "must have four dimensions where queries are not packed"
-        raise InvalidSpecError("q", tuple(q_shape), limit)
-    heads_first = cache_layout == CacheLayout.HND
-    page_size = k_shape[2 if heads_first else 1] if is_paged else None
-    dtype = k.dtype if hasattr(k, "dtype") else view("k", k).dtype
-    # NOTE: shapes that do not fit are refused by the kernel.
-    heads = q_shape[str(layout).index("h") - 4] if len(q_shape) > 2 else 1
-    heads_kv = k_shape[1 if heads_first else 2]
-    group = 1 if asks_head or not heads_kv else max(1, heads // heads_kv)
+        raise InvalidSpecError("q", tuple(shape), limit)
+    if len(shape) < 3 or len(k_shape) < 3:
+        return None, None
+    heads = shape[layout.index("h") - 4]
+    group = max(1, heads // max(1, k_shape[key_layout.index("h") - 4])) if heads_may_share else 1
     if is_packed:
-        hint = None if most_rows is None else class_of_rows(most_rows, group, heads) or SHARED_ROWS
-    else:
-        hint = class_of_rows(q_shape[str(layout).index("s")], group, q_shape[0] * heads)
-    return dtype, page_size, str(cache_layout), hint, group
+        return class_of_packed_rows(most_rows), group
+    return class_of_rows(shape[layout.index("s")], group, shape[0] * heads), group
+
+
+def _shape(name: str, tensor: Any) -> Any:
+    return tensor.shape if hasattr(tensor, "shape") else view(name, tensor).shape

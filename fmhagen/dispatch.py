@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fmhagen.cache_kind import Cache, cache_of
+from fmhagen.cache_kind import Cache, Hints, cache_of, hints_of
 from fmhagen.errors import InvalidSpecError, TensorError
 from fmhagen.records import plain
 from fmhagen.runtime.autocast import autocast, is_wide
@@ -120,11 +120,16 @@ def attention(
     varlen = cu_seqlens_q is not None or cu_seqlens_k is not None
     cache = None
     if cache_seqlens is not None or block_table is not None:
+        cache = cache_of(k, block_table is not None, cache_layout)
+    hints: Hints = (None, None)
+    if cache is not None or (varlen and max_seqlen_q is not None):
+        heads_first = cache is not None and cache_layout == CacheLayout.HND
+        key_layout = str(layout) if cache is None else "bhsd" if heads_first else "bshd"
+        functions = [mod.node for mod in (mask, score) if mod is not None]
+        share = alibi_slopes is None and not return_max_logit
+        share = share and not any(node.reads("h") for node in functions)
         most = max_seqlen_q if varlen else None
-        asks_head = alibi_slopes is not None or mask is not None or score is not None
-        cache = cache_of(
-            q, k, layout, block_table is not None, cache_layout, varlen, most, asks_head
-        )
+        hints = hints_of(q, k, str(layout), key_layout, varlen, most, share)
     kernel = _kernel(
         q.dtype if hasattr(q, "dtype") else view("q", q).dtype,
         _last_size("q", q),
@@ -137,6 +142,7 @@ def attention(
         _length_bucket(k, layout) if shipped_rows() and cache is None else None,
         target,
         cache,
+        hints,
     )
     extras: dict[str, Any] = {}
     if params:
@@ -185,6 +191,7 @@ def _kernel(
     seqlen_hint: int | None,
     target: str | None,
     cache: Cache | None = None,
+    hints: Hints = (None, None),
 ) -> Kernel:
     """Return the kernel of a kind; one a process, so that its layouts are prepared once."""
     from fmhagen.api import compile_kernel
@@ -193,9 +200,8 @@ def _kernel(
     causal, left, right, anchor, soft_cap = mask
     alibi, sink, varlen, max_logit = flags
     more: dict[str, Any] = {}
-    query_hint = group_hint = None
     if cache is not None:
-        kv_dtype, page_size, cache_layout, query_hint, group_hint = cache
+        kv_dtype, page_size, cache_layout = cache
         more = {
             "kv_cache": True,
             "kv_dtype": _dtype_of(kv_dtype),
@@ -224,8 +230,8 @@ def _kernel(
         spec,
         target=target,
         seqlen_hint=seqlen_hint,
-        query_hint=query_hint,
-        group_hint=group_hint,
+        query_hint=hints[0],
+        group_hint=hints[1],
     )
 
 

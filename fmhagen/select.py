@@ -5,41 +5,17 @@ from __future__ import annotations
 import dataclasses
 
 from fmhagen.choice import Choice, fits
-from fmhagen.lowering.warp_specialised_cache import may_pack
+from fmhagen.rules.rows import PREFILL_ROWS as PREFILL_ROWS
+from fmhagen.rules.rows import SHARED_ROWS, packing, packs, shared_rows
 from fmhagen.rules.split_kv import choose_split_kv
 from fmhagen.rules.split_kv_waves import choose_split_kv_waves
 from fmhagen.rules.warp_specialised import choose_warp_specialised
 from fmhagen.rules.waves import choose_wave_pipelined
-from fmhagen.schedule import Copy, MainLoop, Schedule, shared_heads
+from fmhagen.schedule import Copy, MainLoop, Schedule
 from fmhagen.schedules import Row, find_row, shipped_rows
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 from fmhagen.validate import check_support
-
-PREFILL_ROWS = 65
-"""Query rows of a sequence from which on a cache is read by tiles of many rows, whatever else.
-
-Half a tile of 128 and one more.
-"""
-
-SHARED_ROWS = 32
-"""The same of warp-specialised tiles: queries of heads that share them.
-
-Measured on one H200, 32 sequences of 4096 keys, 32/8 heads: 32 rows a tile took 184 TFLOP/s to the
-158 of tiles of 16 rows, 16 rows 92 to 155.
-"""
-
-PACKED_QUERIES = 512
-"""Query rows from which on heads do not share tiles: there are whole tiles of each."""
-
-FULL_ROWS = 128
-"""Rows of a tile of head_dim 128."""
-
-LEAST_TILES = 33
-"""Tiles of work below which a few rows are left to split_kv, which cuts the keys among all units.
-
-A quarter of the units of an H200, as a unit does four times as much with full tiles.
-"""
 
 
 def choose(
@@ -103,36 +79,14 @@ def _choose_by_rules(
         is_direct = target.cache_copies == (Copy.DIRECT,)
         return (choose_split_kv_waves if is_direct else choose_split_kv)(spec, target)
     choice = table[MainLoop(target.main_loops[0])](spec, target)
+    packed = packing(choice) if packs(spec, query_hint, group_hint) else choice
     if not spec.kv_cache:
-        return choice
+        return packed
     by_warps = choice.schedule.main_loop == MainLoop.WARP_SPECIALISED
     why = "packed queries over a cache" if spec.varlen else "many query rows"
     who = "warps of their own copy" if by_warps else "all waves copy"
     why = f"{why}: tiles of many rows, whose K and V {who} from the cache"
-    choice = dataclasses.replace(choice, reasons=(why, *choice.reasons))
-    return _packed(choice) if by_warps and _packs(spec, query_hint, group_hint) else choice
-
-
-def _packs(spec: AttentionSpec, query_hint: int | None, group_hint: int | None) -> bool:
-    """Return whether heads of a group share tiles, so that a few queries fill one."""
-    few = query_hint is not None and query_hint < PACKED_QUERIES
-    return few and group_hint != 1 and may_pack(spec)
-
-
-def _packed(choice: Choice) -> Choice:
-    def pack(schedule: Schedule) -> Schedule:
-        return dataclasses.replace(schedule, pack_heads=True)
-
-    why = f"heads of a group share tiles: fewer than {PACKED_QUERIES} query rows leave some empty"
-    return dataclasses.replace(
-        choice,
-        schedule=pack(choice.schedule),
-        reasons=(*choice.reasons, why),
-        rejected=(
-            (choice.schedule, "tiles of one head, which a few queries do not fill"),
-            *((pack(other), reason) for other, reason in choice.rejected),
-        ),
-    )
+    return dataclasses.replace(packed, reasons=(why, *packed.reasons))
 
 
 def is_prefill(
@@ -150,24 +104,7 @@ def is_prefill(
         return False
     if MainLoop.WARP_SPECIALISED not in target.main_loops:
         return spec.varlen or (query_hint or 0) >= PREFILL_ROWS
-    shared = shared_heads(group_hint or 1) if may_pack(spec) else 1
-    return spec.varlen or (query_hint or 0) * shared >= SHARED_ROWS
-
-
-def class_of_rows(rows: int, group: int, heads: int) -> int | None:
-    """Return the query_hint of a call with query rows: one of a few, so that calls share kernels.
-
-    Args:
-        rows: the most query rows of a sequence.
-        group: query heads of a key/value head that may share tiles.
-        heads: query heads of all sequences together.
-    """
-    for least in (PACKED_QUERIES, PREFILL_ROWS):
-        if rows >= least:
-            return least
-    shared = shared_heads(group)
-    tiles = heads // shared * -(-rows * shared // FULL_ROWS)
-    return SHARED_ROWS if rows * shared >= SHARED_ROWS and tiles >= LEAST_TILES else None
+    return spec.varlen or shared_rows(spec, query_hint, group_hint) >= SHARED_ROWS
 
 
 def default_schedule(

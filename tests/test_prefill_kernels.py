@@ -19,17 +19,12 @@ from fmhagen.errors import EmulatorError, ScheduleError, TensorError, Unsupporte
 from fmhagen.kernel import Kernel
 from fmhagen.lowering import lower
 from fmhagen.oracle import reference
+from fmhagen.rules.rows import PACKED_QUERIES, PREFILL_ROWS, SHARED_ROWS, class_of_rows
 from fmhagen.runtime.emulator_backend import EmulatorBackend, EmulatorOptions
 from fmhagen.runtime.launcher import Launcher
 from fmhagen.runtime.prefill_calls import PrefillCalls
 from fmhagen.schedule import MainLoop
-from fmhagen.select import (
-    PACKED_QUERIES,
-    PREFILL_ROWS,
-    SHARED_ROWS,
-    class_of_rows,
-    default_schedule,
-)
+from fmhagen.select import default_schedule
 from fmhagen.targets import find_target
 
 CAUSAL = AttentionSpec(causal=True, kv_cache=True)
@@ -306,7 +301,8 @@ def test_which_heads_share_tiles() -> None:
         return default_schedule(spec, chip, query_hint=rows, group_hint=group).pack_heads
 
     assert packs(CAUSAL, PREFILL_ROWS)
-    assert packs(CAUSAL, PACKED_QUERIES - 1, 4)
+    assert packs(CAUSAL, 200, 4)
+    assert not packs(CAUSAL, 128, 4)  # whole tiles
     assert not packs(CAUSAL, PACKED_QUERIES, 4)
     assert not packs(CAUSAL, PREFILL_ROWS, 1)
     packed = dataclasses.replace(CAUSAL, varlen=True)
@@ -322,10 +318,11 @@ def test_which_heads_share_tiles() -> None:
 
 def test_classes_of_rows() -> None:
     # rows, heads of a group, query heads of all sequences
-    assert class_of_rows(8, 4, 32 * 32) == class_of_rows(64, 1, 64) == SHARED_ROWS
+    assert class_of_rows(8, 4, 32 * 32) == class_of_rows(64, 1, 128) == SHARED_ROWS
     assert class_of_rows(7, 4, 32 * 32) is None  # a tile has few rows
     assert class_of_rows(64, 4, 32) is None  # there are few tiles
-    assert class_of_rows(PREFILL_ROWS, 4, 1) == PREFILL_ROWS
+    assert class_of_rows(PREFILL_ROWS, 4, 32 * 32) == PREFILL_ROWS
+    assert class_of_rows(128, 4, 32 * 32) == PACKED_QUERIES  # whole tiles
     assert class_of_rows(5000, 1, 1) == PACKED_QUERIES
 
 
@@ -432,8 +429,9 @@ GATHER_FAULTS = {
     [(32, fault) for fault in FAULTS] + [(1, fault) for fault in GATHER_FAULTS],
 )
 def test_planted_faults_are_found(page_size: int, fault: str) -> None:
-    spec = AttentionSpec(head_dim=64, page_size=page_size, kv_cache=True)
-    lengths = (90, 200) if page_size > 1 else (90, 600)  # more tiles than a ring has
+    # NOTE: sequences have more tiles of keys than a ring has.
+    depth, lengths = (64, (90, 200)) if page_size > 1 else (96, (90, 400))
+    spec = AttentionSpec(head_dim=depth, page_size=page_size, kv_cache=True)
     cache = make_cache(spec, lengths=lengths, seqlen_q=70, heads=2, heads_kv=1)
     chip = find_target("sm90")
     plan = lower(spec, default_schedule(spec, chip, query_hint=MANY), chip)

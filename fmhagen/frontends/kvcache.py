@@ -20,9 +20,9 @@ from fmhagen.frontends.cache_rows import (
 )
 from fmhagen.frontends.refusal import refuse_others
 from fmhagen.paging import CsrTables, PageTables
+from fmhagen.rules.rows import class_of_packed_rows, class_of_rows
 from fmhagen.runtime.devices import TARGET_OF_MEMORY
 from fmhagen.runtime.tensors import dtype_name, view
-from fmhagen.select import class_of_rows
 from fmhagen.spec import AttentionSpec, CacheScale, DType
 from fmhagen.targets import TARGETS, find_target
 
@@ -137,6 +137,7 @@ def flash_attn_with_kvcache(
         if max_seqlen_q is None:
             raise TensorError("max_seqlen_q", None, "must be given with cu_seqlens_q")
         many = many and _has_prefill(q)
+        hint = class_of_packed_rows(rows)
         if not many:
             packed = PackedRows(cu_seqlens_q, q, rows, seqused_q)
             q = packed.spread(q)

@@ -10,8 +10,7 @@ from fmhagen.spec import AttentionSpec
 
 GATHER_ROWS = 16  # of a page's pieces, below which lanes copy
 
-# (producer, consumer) registers a thread, by consumers: no kernel of the library spills.
-_GATHER_REGISTERS = {2: (72, 216), 3: (80, 144)}
+_REGISTERS = (72, 216)  # a thread, of the producer and of two consumers: no kernel of ours spills
 
 
 def gathers(spec: AttentionSpec) -> bool:
@@ -23,7 +22,7 @@ def gathering(choice: Choice, page_size: int) -> Choice:
     """Return a choice whose lanes copy K and V, in a producer warpgroup that has the registers."""
 
     def of(schedule: Schedule) -> Schedule:
-        producer, consumer = _GATHER_REGISTERS[schedule.consumers]
+        producer, consumer = _REGISTERS
         return dataclasses.replace(
             schedule,
             copy=Copy.GATHER,
@@ -39,6 +38,6 @@ def gathering(choice: Choice, page_size: int) -> Choice:
         reasons=(*choice.reasons, why, registers),
         rejected=(
             (choice.schedule, "a copy for every few keys"),
-            *((of(other), why) for other, why in choice.rejected if other.consumers < 4),
+            *((of(other), why) for other, why in choice.rejected if other.consumers == 2),
         ),
     )

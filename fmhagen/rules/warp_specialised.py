@@ -5,11 +5,10 @@ from __future__ import annotations
 import dataclasses
 
 from fmhagen.choice import Choice
-from fmhagen.expr.bands import bounds_of
 from fmhagen.expr.finite import may_hide
-from fmhagen.expr.nodes import walk
-from fmhagen.formula import mask_of, score_of
+from fmhagen.formula import score_of
 from fmhagen.rules.gathering import gathering, gathers
+from fmhagen.rules.narrowing import less_keys, narrowed
 from fmhagen.rules.work import has_short_tiles, is_ordered, is_triangular, may_cluster
 from fmhagen.schedule import MainLoop, Rescale, Schedule, Store
 from fmhagen.spec import AttentionSpec
@@ -19,7 +18,9 @@ from fmhagen.targets import Target
 def choose_warp_specialised(spec: AttentionSpec, target: Target) -> Choice:
     """Return the schedule of a spec that a target supports, with the reasons."""
     depth = max(spec.d, spec.dv)
-    if depth <= 64 and not gathers(spec):
+    if depth <= 96 and gathers(spec):
+        choice = _choose_gathered(depth)
+    elif depth <= 64:
         choice = _choose_shallow(spec)
     elif depth <= 96:
         choice = _choose_three_groups(spec)
@@ -31,64 +32,9 @@ def choose_warp_specialised(spec: AttentionSpec, target: Target) -> Choice:
         choice = _with_maximum(choice, "the score function may hide any key")
     elif spec.max_logit:
         choice = _with_maximum(choice, "the largest score of a head is that of its rows")
-    less = _less_keys(spec, depth)
-    choice = _narrowed(choice, less) if less else choice
+    less = less_keys(spec, depth)
+    choice = narrowed(choice, less) if less else choice
     return gathering(choice, spec.page_size) if gathers(spec) and spec.page_size else choice
-
-
-def _less_keys(spec: AttentionSpec, depth: int) -> int:
-    """Return how many keys narrower a step is, so that the functions have the registers they take.
-
-    The numbers are those with which no kernel spills.
-    """
-    mask, score = mask_of(spec), score_of(spec)
-    bounds = bounds_of(mask)
-    less = 16 if depth > 192 and not bounds.exact else 0
-    if score is None or not score.reads("q_idx", "kv_idx"):
-        return less
-    loads = sum(n.op == "load" and n.reads("q_idx", "kv_idx") for n in walk(score))
-    is_long = sum(n.op != "load" and n.reads("score", "kv_idx") for n in walk(score)) > _LONG_SCORE
-    kind = 3 if loads and (is_long or loads > 1) else 2 if loads else 1 if is_long else 0
-    row = _NARROWER[min(deepest for deepest in _NARROWER if depth <= deepest)]
-    if spec.kv_cache and depth <= 64 and spec.window_left is not None:
-        less = 16  # the four warpgroups of these depths have no register to spare
-    if 128 < depth <= 192 and not bounds.right_only:
-        less = 32  # what a thread's rows see takes registers, too
-    return max(less, row[kind])
-
-
-# Operations of a score function beyond which it takes registers of its own: soft cap and ALiBi
-# together take fewer.
-_LONG_SCORE = 9
-
-# Keys less, by the deepest head, for a score function that is short, that is long, that reads an
-# element for each score, and that is long and reads one or reads several.
-_NARROWER = {
-    64: (0, 48, 32, 48),
-    96: (0, 64, 32, 80),
-    128: (0, 64, 64, 96),
-    192: (16, 48, 64, 80),
-    256: (16, 32, 32, 32),
-}
-
-
-def _narrowed(choice: Choice, less: int) -> Choice:
-    """Return a choice whose steps are narrower."""
-
-    def narrow(schedule: Schedule) -> Schedule:
-        tile_n = max(MATRIX_K, schedule.tile_n - less)
-        skip = schedule.skip_hidden and tile_n >= GROUP_ROWS
-        return dataclasses.replace(schedule, tile_n=tile_n, skip_hidden=skip)
-
-    return dataclasses.replace(
-        choice,
-        schedule=narrow(choice.schedule),
-        reasons=(
-            *choice.reasons,
-            f"tile_n {less} less: the mask or score function takes registers",
-        ),
-        rejected=tuple((narrow(schedule), reason) for schedule, reason in choice.rejected),
-    )
 
 
 def _with_maximum(choice: Choice, why: str) -> Choice:
@@ -107,9 +53,6 @@ def _with_maximum(choice: Choice, why: str) -> Choice:
         rejected=tuple(rejected.items()),
     )
 
-
-GROUP_ROWS = 64  # of a consumer warpgroup
-MATRIX_K = 16  # keys of one matrix instruction of P V
 
 # (producer, consumer) registers a thread, by consumers: what the warpgroups enter with, dealt anew.
 _REGISTERS = {2: (40, 232), 3: (32, 160), 4: (32, 112)}
@@ -199,19 +142,35 @@ def _choose_shallow(spec: AttentionSpec) -> Choice:
 
 def _choose_three_groups(spec: AttentionSpec) -> Choice:
     """Depths above 64 to 96, where three warpgroups fit."""
-    tile_n = 80 if gathers(spec) and max(spec.d, spec.dv) > 64 else 96
-    stages = 2 if not gathers(spec) else 4 if tile_n == 96 else 3
-    direct = _warp_specialised(3, tile_n, stages=stages, store=Store.DIRECT, q_stages=2)
+    direct = _warp_specialised(3, 96, store=Store.DIRECT, q_stages=2)
     return Choice(
-        schedule=direct if is_ordered(spec) else _warp_specialised(3, tile_n),
+        schedule=direct if is_ordered(spec) else _warp_specialised(3, 96),
         reasons=(
             "three consumer warpgroups: O of 64 rows takes at most 48 registers a thread",
-            f"tile_n {tile_n} leaves S, P and O within the registers of a thread",
+            "tile_n 96 leaves S, P and O within 160 registers a thread",
             _NO_MAXIMUM,
             _PING_PONG,
             _TWO_Q,
         ),
         rejected=((_warp_specialised(2, 128), "fewer warps to hide the softmax"),),
+    )
+
+
+def _choose_gathered(depth: int) -> Choice:
+    """Depths to 96 of a cache whose rows lanes copy."""
+    wide = _warp_specialised(2, 176, stages=4, store=Store.DIRECT, q_stages=2)
+    square = _warp_specialised(2, 128, store=Store.DIRECT, q_stages=2)
+    best, other = (wide, square) if depth <= 64 else (square, _warp_specialised(2, 112))
+    return Choice(
+        schedule=best,
+        reasons=(
+            "two consumer warpgroups: more would leave the warps that copy too few registers, and"
+            " copies that are waited for want wide steps",
+            _NO_MAXIMUM,
+            _PING_PONG,
+            _TWO_Q,
+        ),
+        rejected=((dataclasses.replace(other, store=Store.DIRECT, q_stages=2), "narrower steps"),),
     )
 
 
