@@ -127,6 +127,12 @@ def _check(spec: AttentionSpec) -> None:
         if value != plain:
             limit = "keys of a prefix must mean the same to every query row of the batch"
             raise UnsupportedSpecError(field, value, limit, hint)
+    if spec.varlen:
+        limit = "all sequences have as many query rows here"
+        raise UnsupportedSpecError("varlen", True, limit, hint)
+    if spec.max_logit:
+        limit = "a cascade gives O and LSE alone"
+        raise UnsupportedSpecError("max_logit", True, limit, hint)
     if spec.causal and spec.anchor == "top_left":
         limit = "query rows must stand behind the prefix"
         raise UnsupportedSpecError("anchor", str(spec.anchor), limit, "use bottom_right")

@@ -241,6 +241,8 @@ def test_torch_tensors(layout: Any) -> None:
         ({"alibi": True}, "alibi=True"),
         ({"anchor": "top_left"}, "anchor='top_left': query rows must stand behind"),
         ({"mask_mod": lambda b, h, m, n: n % 2 == 0}, "mask_mod"),
+        ({"varlen": True}, "varlen=True: all sequences have as many query rows"),
+        ({"max_logit": True}, "max_logit=True: a cascade gives O and LSE alone"),
         ({"score_mod": lambda s, b, h, m, n: s + n}, "score_mod"),
     ],
 )
