@@ -79,8 +79,8 @@ FAULTS = (
     wrong(
         "window",
         "one_key_too_many_at_the_left",
-        "~bits_before(first - n_thread)",
-        "~bits_before(first - 1 - n_thread)",
+        "~bits_before(clamp(first, 0, seqlen_k) - n_thread)",
+        "~bits_before(clamp(first, 0, seqlen_k) - 1 - n_thread)",
     ),
     wrong("window", "left_edge_not_masked", "if (!keys.full) { hide", "if (false) { hide"),
     wrong(
@@ -101,11 +101,12 @@ FAULTS = (
         "n = maximum_i32(n, last_below(band_1, i32(keys.begin)));",
         "",
     ),
+    wrong("bands", "bits_of_the_wrong_columns", "c / 8 * 2 +", "c / 8 * 4 +"),
     wrong(
-        "bands", "bits_of_the_wrong_columns", "i32(j / 2 * 8 + j % 2)", "i32(j / 2 * 8 + j % 2 * 2)"
-    ),
-    wrong(
-        "bands", "end_of_the_keys_forgotten", "is_visible && n < tile.place.seqlen_k", "is_visible"
+        "bands",
+        "keys_of_the_first_band_forgotten",
+        "|= bits_between(place.seqlen_k, n_thread, first_key_1",
+        "= bits_between(place.seqlen_k, n_thread, first_key_1",
     ),
     wrong("score", "scale_left_out", "params.scale * LOG2E *", "LOG2E *"),
     wrong(
