@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from fmhagen.choice import Choice, fits
+from fmhagen.errors import UnsupportedSpecError
 from fmhagen.rules.rows import PREFILL_ROWS as PREFILL_ROWS
 from fmhagen.rules.rows import SHARED_ROWS, packing, packs, shared_rows
 from fmhagen.rules.split_kv import choose_split_kv
@@ -75,14 +76,20 @@ def _choose_by_rules(
         MainLoop.WARP_SPECIALISED: choose_warp_specialised,
         MainLoop.WAVE_PIPELINED: choose_wave_pipelined,
     }
+    is_direct = target.cache_copies == (Copy.DIRECT,)
+    splits = choose_split_kv_waves if is_direct else choose_split_kv
     if spec.kv_cache and not is_prefill(spec, target, query_hint, group_hint):
-        is_direct = target.cache_copies == (Copy.DIRECT,)
-        return (choose_split_kv_waves if is_direct else choose_split_kv)(spec, target)
-    choice = table[MainLoop(target.main_loops[0])](spec, target)
+        return splits(spec, target)
+    try:
+        choice = table[MainLoop(target.main_loops[0])](spec, target)
+    except UnsupportedSpecError:
+        if not spec.kv_cache or spec.varlen:
+            raise
+        return splits(spec, target)
+    by_warps = choice.schedule.main_loop == MainLoop.WARP_SPECIALISED
     packed = packing(choice) if packs(spec, query_hint, group_hint) else choice
     if not spec.kv_cache:
         return packed
-    by_warps = choice.schedule.main_loop == MainLoop.WARP_SPECIALISED
     why = "packed queries over a cache" if spec.varlen else "many query rows"
     who = "warps of their own copy" if by_warps else "all waves copy"
     why = f"{why}: tiles of many rows, whose K and V {who} from the cache"

@@ -24,7 +24,7 @@ from test_prefill_kernels import (
 
 from fmhagen import AttentionSpec
 from fmhagen.emission import emit_source
-from fmhagen.errors import EmulatorError, ScheduleError, TensorError
+from fmhagen.errors import EmulatorError, ScheduleError, TensorError, UnsupportedSpecError
 from fmhagen.lowering import lower
 from fmhagen.runtime.emulator_backend import EmulatorBackend, EmulatorOptions
 from fmhagen.runtime.launch_values import Operand, unfit_rows
@@ -111,6 +111,11 @@ def test_which_main_loop_reads_a_cache() -> None:
     assert loop(CAUSAL, PREFILL_ROWS) == MainLoop.WAVE_PIPELINED
     assert loop(dataclasses.replace(CAUSAL, varlen=True), None) == MainLoop.WAVE_PIPELINED
     assert loop(dataclasses.replace(CAUSAL, kv_dtype="e4m3"), 4096) == MainLoop.SPLIT_KV
+    wide = dataclasses.replace(CAUSAL, head_dim=256, page_size=6)
+    assert loop(wide, 4096) == MainLoop.SPLIT_KV  # no registers for its divisions
+    assert loop(dataclasses.replace(wide, page_size=12), 4096) == MainLoop.WAVE_PIPELINED
+    with pytest.raises(UnsupportedSpecError, match="pages of 6 keys"):
+        loop(dataclasses.replace(wide, varlen=True), None)
 
 
 def test_what_is_refused() -> None:

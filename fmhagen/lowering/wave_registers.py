@@ -21,6 +21,9 @@ SPARE_REGISTERS_OF_SECOND_ROW = 24
 SPARE_REGISTERS_OF_LANGUAGE = 4  # score functions, packed sequences
 PAGE_REGISTERS = 3  # for each page that is looked up: its number, its address
 SPARE_REGISTERS_OF_DIVISION = 8
+SPARE_REGISTERS_OF_PAGED_SCORES = 12
+MOST_LOOKUPS = 8  # of pages that are no power of two, where O fills the registers of one wave
+WIDEST_WITH_MORE = 192
 SCORE_REGISTERS = 4  # for each number that the score function carries from key to key
 
 
@@ -71,7 +74,15 @@ def waves_per_simd_of(
     pages = pages_of(spec, staging)
     if pages is not None:
         lookups = staging.k_pieces + pages.value_lookups * staging.v_pieces
+        wide = max(spec.d, spec.dv) > WIDEST_WITH_MORE
+        if lookups > MOST_LOOKUPS and wide and not pages.is_power:
+            limit = (
+                f"over pages of {pages.size} keys leaves no registers for O of {spec.dv} columns"
+            )
+            hint = "use page_size=16, or any that is a power of two or a multiple of 4"
+            raise ScheduleError("main_loop", str(schedule.main_loop), limit, hint)
         need += PAGE_REGISTERS * lookups + (0 if pages.is_power else SPARE_REGISTERS_OF_DIVISION)
+        need += SPARE_REGISTERS_OF_PAGED_SCORES if score_registers else 0
     need += score_registers
     least = -(-schedule.consumers // SIMDS)
     waves = max(least, min(2, target.max_registers_per_thread // need))
