@@ -151,15 +151,17 @@ def attention(
         extras["alibi_slopes"] = alibi_slopes
     if sinks is not None:
         extras["sinks"] = sinks
-    packed = {
-        "cu_seqlens_q": cu_seqlens_q,
-        "cu_seqlens_k": cu_seqlens_k,
-        "seqused_q": seqused_q,
-        "seqused_k": seqused_k,
-        "max_seqlen_q": max_seqlen_q,
-        "max_seqlen_k": max_seqlen_k,
-    }
-    extras |= {name: value for name, value in packed.items() if value is not None}
+    has_lengths = max_seqlen_q is not None or max_seqlen_k is not None
+    if varlen or has_lengths or seqused_q is not None or seqused_k is not None:
+        packed = {
+            "cu_seqlens_q": cu_seqlens_q,
+            "cu_seqlens_k": cu_seqlens_k,
+            "seqused_q": seqused_q,
+            "seqused_k": seqused_k,
+            "max_seqlen_q": max_seqlen_q,
+            "max_seqlen_k": max_seqlen_k,
+        }
+        extras |= {name: value for name, value in packed.items() if value is not None}
     if cache is not None:
         cached = {"cache_seqlens": cache_seqlens, "block_table": block_table}
         extras |= {name: value for name, value in cached.items() if value is not None}

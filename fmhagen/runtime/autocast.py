@@ -6,9 +6,12 @@ import sys
 from typing import Any
 
 
-def is_wide(*tensors: Any) -> bool:
-    """Return whether some tensor has elements of more than 16 bits, which no kernel takes."""
-    return any(getattr(getattr(t, "dtype", None), "itemsize", 0) > 2 for t in tensors)
+def is_wide(q: Any, k: Any, v: Any) -> bool:
+    """Return whether a tensor has elements of more than 16 bits, which no kernel takes."""
+    try:
+        return bool(q.dtype.itemsize > 2 or k.dtype.itemsize > 2 or v.dtype.itemsize > 2)
+    except AttributeError:  # neither NumPy's nor PyTorch's
+        return False
 
 
 def autocast(*tensors: Any) -> tuple[Any, ...]:
