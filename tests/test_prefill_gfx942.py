@@ -57,7 +57,7 @@ def test_packed_rows(page_size: int | None, changes: dict[str, Any]) -> None:
     [
         {"cache_layout": "hnd", "layout": "bhsd", "head_dim": 64, "page_size": 16},
         {"head_dim": 256, "page_size": 8, "dtype": "fp16"},
-        {"head_dim": 192, "page_size": 6, "cache_layout": "hnd"},
+        {"head_dim": 192, "page_size": 7, "cache_layout": "hnd"},
         {"head_dim": 64, "causal": False, "window_left": 40, "window_right": 9, "page_size": 16},
         {"head_dim": 80, "causal": False, "soft_cap": 3.0, "page_size": 128},
         {"mask_mod": "kv_idx % 3 != 1", "page_size": 5},

@@ -148,6 +148,11 @@ def _last_product(lines: list[_Line], block: str) -> int:
 def _check_staging(lines: list[_Line]) -> None:
     """A register is loaded anew only after its old contents were written to LDS, or used."""
     written: set[str] = set()
+    calls = [atom.call for _, atom in lines]
+    turned = calls.index("take_turn") if "take_turn" in calls else len(lines)
+    for slot, atom in lines[turned + 1 :]:
+        if any("w.turns." in argument for argument in atom.arguments):
+            raise ValueError(f"slot {slot}: {atom} after the turn is taken")
     for slot, atom in lines:
         if atom.call.startswith(("lds_write", "transpose", "page_at")):
             written |= {argument for argument in atom.arguments if argument.startswith("w.")}

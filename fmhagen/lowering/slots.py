@@ -166,5 +166,8 @@ def _issue_order(atoms: list[Atom]) -> tuple[Atom, ...]:
     rest = [atom for atom in atoms if atom not in waits and atom not in vector]
     made = {atom.result.split()[-1] for atom in vector if atom.result}
     late = [atom for atom in rest if made & set(atom.arguments)]
+    # NOTE: which unit a row is of must not change before it is found.
+    if any("w.turns." in argument for atom in vector for argument in atom.arguments):
+        late += [atom for atom in rest if atom.call == "take_turn"]
     early = [atom for atom in rest if atom not in late]
     return (*waits, *vector[:1], *early, *vector[1:], *late)
