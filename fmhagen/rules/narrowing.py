@@ -6,6 +6,7 @@ import dataclasses
 
 from fmhagen.choice import Choice
 from fmhagen.expr.bands import bounds_of
+from fmhagen.expr.finite import may_hide
 from fmhagen.expr.nodes import walk
 from fmhagen.formula import mask_of, score_of
 from fmhagen.schedule import Schedule
@@ -23,6 +24,8 @@ def less_keys(spec: AttentionSpec, depth: int) -> int:
     mask, score = mask_of(spec), score_of(spec)
     bounds = bounds_of(mask)
     less = 16 if depth > 192 and not bounds.exact else 0
+    if depth <= 64 and may_hide(score):
+        less = 16  # what a row has seen takes registers that four warpgroups do not have
     if score is None or not score.reads("q_idx", "kv_idx"):
         return less
     loads = sum(n.op == "load" and n.reads("q_idx", "kv_idx") for n in walk(score))
