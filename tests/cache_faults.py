@@ -486,7 +486,11 @@ FAULTS = (
     CacheFault(
         name="scales_of_hidden_keys_read",
         call="token",
-        edits=swap("if (is_seen(loads.walk.sequence, n, 1)) { loads.k_scale", "{ loads.k_scale"),
+        edits=swap(
+            "if (u64(page) < params.num_pages && is_seen(loads.walk.sequence, n, 1))"
+            " { loads.k_scale",
+            "{ loads.k_scale",
+        ),
         kinds=(WRONG_RESULT, "out_of_bounds"),
     ),
     CacheFault(

@@ -50,6 +50,7 @@ _TABLE = (
     ("const i32*", "block_table", "pages of each sequence [B,max_pages]"),
     ("i64", "table_stride", "elements from one sequence's to the next"),
 )
+_PAGES = (("u32", "num_pages", "of the cache"),)
 _REST = (
     ("const u16*", "q", "Q[B,Sq,H,d]"),
     ("i64", "q_stride_b", "elements"),
@@ -91,8 +92,11 @@ _INVARIANT_CUT = (("u32", "splits", "most parts that a sequence can have"),)
 def param_fields(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[str, str, str], ...]:
     """Return (ctype, name, comment) of each field, in order; see `plan.ParamField`."""
     paged = spec.page_size is not None
+    # The copy engine gives zeros for a page that there is not; what lanes read is asked for.
+    asks = paged and (schedule.copy != Copy.BULK or spec.kv_scale == CacheScale.TOKEN)
+    pages = _TABLE + (_PAGES if asks else ()) if paged else ()
     keys = _MAPS if schedule.copy == Copy.BULK else _pointers(spec)
     cut = _INVARIANT_CUT if spec.batch_invariant else _CUT
     sinks = (("const f32*", "sinks", "logits without a value [H]"),) if spec.sink else ()
     own = sinks + (MAX_LOGIT if spec.max_logit else ())
-    return (*keys, *(_TABLE if paged else ()), *_REST, *cut, *_scales(spec), *own)
+    return (*keys, *pages, *_REST, *cut, *_scales(spec), *own)

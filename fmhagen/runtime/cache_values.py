@@ -241,6 +241,7 @@ def cache_values(
         "seqlen_q": sizes.seqlen_q,
         "row_tiles": cut.row_tiles,
         "capacity": problem.capacity,
+        "num_pages": keys[0].batch,
         "num_groups": cut.num_groups,
         "splits": cut.splits,
         "always_even": int(cut.always_even),

@@ -283,7 +283,6 @@ def launch_values(
         **dict.fromkeys(TENSORS, 0),
         **(more or {}),
     }
-    values["num_pages"] = operands[1].batch
     for item in operands:
         row = "n" if item.name in ("k", "v") else "m"
         values[f"{item.name}_map"] = b""
