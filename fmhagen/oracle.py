@@ -207,7 +207,8 @@ def _rows(
     lse = np.full(len(score), -np.inf if sink is None else sink)
     score = np.where(visible, score, -np.inf)
     # A key whose score is -inf, or stands for it, has no weight: a row of such keys sees nothing.
-    sees = (score > least).any(axis=1)
+    # One whose score is NaN counts, so that its row is NaN.
+    sees = ~(score <= least).all(axis=1)
     if not sees.any():
         return o, lse
     score = score[sees]
