@@ -87,8 +87,8 @@ class Plan:
             band, which begins with the first key.
         offset_mask: the mask is causal alone, of sequences of one length.
         reads_mask: partly visible tiles ask the rest of the mask about keys; else bands say all.
-        mask_is_short: few operations of it fall on a key: it is asked about several keys at once.
-        keys_at_once: how many, if so.
+        keys_at_once: keys that a mask is asked about at once, as few of its operations fall on
+            a key; else 0.
         keeps_band: the key tiles of the one band are kept for a tile of work, not found run by run.
         looks_ahead: a tile of work is found while the one before it begins.
         row_bits: unsigned type with a bit for each of a thread's keys of one row and tile.
@@ -150,7 +150,6 @@ class Plan:
     runs: bool = False
     offset_mask: bool = False
     reads_mask: bool = False
-    mask_is_short: bool = False
     keys_at_once: int = 0
     keeps_band: bool = False
     looks_ahead: bool = False

@@ -17,6 +17,7 @@ from fmhagen.bench.contest import (
     Entry,
     Outcome,
 )
+from fmhagen.bench.hints import hints_of
 from fmhagen.bench.peers import Call, find_peers
 from fmhagen.bench.timing import Sample, calls_per_sample, interleave
 from fmhagen.bench.workloads import Workload
@@ -208,9 +209,7 @@ def _ours(entry: Entry, contest: Contest, ground: Ground, sets: Sequence[Any]) -
             workload.spec,
             device="cuda",
             schedule=entry.schedule,
-            seqlen_hint=workload.seqlen_k,
-            query_hint=workload.seqlen_q,
-            group_hint=workload.heads // workload.heads_kv,
+            **hints_of(workload),
         )
         kernel.load(0)
     except (Unsupported, ScheduleError, SpillError, CompileError) as error:

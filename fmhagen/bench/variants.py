@@ -9,6 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from fmhagen.bench.contest import OURS, Entry
+from fmhagen.bench.hints import hints_of
 from fmhagen.bench.workloads import Workload
 from fmhagen.emission import emit_source
 from fmhagen.errors import InvalidSpecError, ScheduleError, UnsupportedSpecError
@@ -68,13 +69,7 @@ def variant(text: str, workload: Workload, target: Target) -> Entry:
     """Return the entry of a variant of a workload's default schedule, given as text."""
     changes = parse_changes(text)
     try:
-        default = choose(
-            workload.spec,
-            target,
-            seqlen_hint=workload.seqlen_k,
-            query_hint=workload.seqlen_q,
-            group_hint=workload.heads // workload.heads_kv,
-        ).schedule
+        default = choose(workload.spec, target, **hints_of(workload)).schedule
         schedule: Schedule | None = changed(default, changes, target)
     except UnsupportedSpecError:
         schedule = None  # the contest refuses it with the reason
@@ -88,13 +83,7 @@ def ablations(workload: Workload, target: Target) -> tuple[Entry, ...]:
     """
     spec = workload.spec
     try:
-        default = choose(
-            spec,
-            target,
-            seqlen_hint=workload.seqlen_k,
-            query_hint=workload.seqlen_q,
-            group_hint=workload.heads // workload.heads_kv,
-        ).schedule
+        default = choose(spec, target, **hints_of(workload)).schedule
     except UnsupportedSpecError:
         return ()
     entries = []

@@ -11,9 +11,6 @@ from fmhagen.schedule import Schedule
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 
-LOG2E = Constant(
-    ctype="f32", name="LOG2E", value=math.log2(math.e), comment="log2(x) = LOG2E * ln(x)"
-)
 LN2 = Constant(ctype="f32", name="LN2", value=math.log(2.0), comment="ln(x) = LN2 * log2(x)")
 LOG2E = Constant(
     ctype="f32", name="LOG2E", value=math.log2(math.e), comment="exp(x) = exp2(LOG2E * x)"
@@ -21,6 +18,9 @@ LOG2E = Constant(
 
 MAX_LOGIT = (("f32*", "max_logit", "[H], largest scores so far, or null"),)
 """The parameter field that the largest scores are raised in."""
+
+NUM_PAGES = ("u32", "num_pages", "of the cache")
+"""The parameter field that entries of a block table are below."""
 
 
 def symbol_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fmhagen.lowering.common import MAX_LOGIT
+from fmhagen.lowering.common import MAX_LOGIT, NUM_PAGES
 from fmhagen.schedule import Copy, Schedule
 from fmhagen.spec import AttentionSpec, CacheScale
 
@@ -50,7 +50,6 @@ _TABLE = (
     ("const i32*", "block_table", "pages of each sequence [B,max_pages]"),
     ("i64", "table_stride", "elements from one sequence's to the next"),
 )
-_PAGES = (("u32", "num_pages", "of the cache"),)
 _REST = (
     ("const u16*", "q", "Q[B,Sq,H,d]"),
     ("i64", "q_stride_b", "elements"),
@@ -94,7 +93,7 @@ def param_fields(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[str, st
     paged = spec.page_size is not None
     # The copy engine gives zeros for a page that there is not; what lanes read is asked for.
     asks = paged and (schedule.copy != Copy.BULK or spec.kv_scale == CacheScale.TOKEN)
-    pages = _TABLE + (_PAGES if asks else ()) if paged else ()
+    pages = _TABLE + ((NUM_PAGES,) if asks else ()) if paged else ()
     keys = _MAPS if schedule.copy == Copy.BULK else _pointers(spec)
     cut = _INVARIANT_CUT if spec.batch_invariant else _CUT
     sinks = (("const f32*", "sinks", "logits without a value [H]"),) if spec.sink else ()

@@ -110,7 +110,6 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
     elif sorted_tiles:
         shared, shared_bytes = add_tile_order(shared, shared_bytes, target)
     factor, text = score_unit(language)
-    keys_at_once = _keys_at_once(spec, schedule, language)
     looks_ahead = _looks_ahead(spec, schedule, language)
     element = {"bf16": "bf16", "fp16": "f16"}[spec.dtype]
     params, params_bytes = pack_params(
@@ -158,8 +157,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         runs=not language.right_only,
         offset_mask=offset_mask,
         reads_mask=language.rest_key is not None,
-        mask_is_short=keys_at_once > 0,
-        keys_at_once=keys_at_once,
+        keys_at_once=_keys_at_once(spec, language),
         keeps_band=looks_ahead and not language.mapped and len(language.bands) == 1,
         looks_ahead=looks_ahead,
         row_bits="u32" if schedule.tile_n <= 128 else "u64",
@@ -188,13 +186,13 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
     )
 
 
-def _keys_at_once(spec: AttentionSpec, schedule: Schedule, language: Language) -> int:
+def _keys_at_once(spec: AttentionSpec, language: Language) -> int:
     """Return about how many keys the rest of a mask is asked together, where registers allow it.
 
     0 means that a loop asks about a few at a time.
     """
     rest = language.bounds.rest
-    if rest is None or not WIDE_DEPTHS[0] < max(spec.d, spec.dv) <= WIDE_DEPTHS[1]:
+    if rest is None or not _is_wide(spec):
         return 0
     if sum(count for _, count in operations(rest)) > SHORT_MASK:
         return 0
@@ -203,9 +201,14 @@ def _keys_at_once(spec: AttentionSpec, schedule: Schedule, language: Language) -
     return 8 if reads_both else 16
 
 
+def _is_wide(spec: AttentionSpec) -> bool:
+    """Return whether a head's depth is one that leaves a thread registers to spare."""
+    return WIDE_DEPTHS[0] < max(spec.d, spec.dv) <= WIDE_DEPTHS[1]
+
+
 def _looks_ahead(spec: AttentionSpec, schedule: Schedule, language: Language) -> bool:
     """Return whether tiles are found early: where it takes long, and registers allow it."""
-    wide = WIDE_DEPTHS[0] < max(spec.d, spec.dv) <= WIDE_DEPTHS[1] and schedule.consumers == 2
+    wide = _is_wide(spec) and schedule.consumers == 2
     runs = not language.right_only and not spec.kv_cache
     return runs and schedule.overlap_tiles and wide and language.score is None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fmhagen.language import Language
-from fmhagen.lowering.common import MAX_LOGIT
+from fmhagen.lowering.common import MAX_LOGIT, NUM_PAGES
 from fmhagen.schedule import Copy, Schedule, Store
 from fmhagen.spec import AttentionSpec
 
@@ -67,7 +67,7 @@ _CACHE_ROWS: Fields = (
     ("i64", "v_stride_b", "elements, between pages"),
     ("i64", "v_stride_h", "elements"),
     ("i64", "v_stride_n", "elements"),
-    ("u32", "num_pages", "of the cache"),
+    NUM_PAGES,
 )
 _TABLE: Fields = (
     ("const i32*", "block_table", "[B, max_pages], pages of each sequence"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fmhagen.language import Language
-from fmhagen.lowering.common import MAX_LOGIT
+from fmhagen.lowering.common import MAX_LOGIT, NUM_PAGES
 from fmhagen.spec import AttentionSpec
 
 Fields = tuple[tuple[str, str, str], ...]
@@ -92,7 +92,7 @@ def _cache_params(
     table = (
         ("i32*", "block_table", "[B, max_pages], pages of each sequence"),
         ("i64", "table_stride", "elements from one sequence's to the next"),
-        ("u32", "num_pages", "of the cache"),
+        NUM_PAGES,
     )
     return (
         ("u16*", "q", f"Q[{rows},H,d]"),
