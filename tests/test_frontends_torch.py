@@ -242,6 +242,10 @@ def test_functions_enter_a_graph_as_text() -> None:
     inputs = tensors()
     assert same(compiled(*inputs, bias), attend(*inputs))
     assert not torch.equal(compiled(*inputs, bias * 2), attend(*inputs))
+    array = bias.numpy().copy()  # of NumPy, which no operator takes
+    array.flags.writeable = False
+    other = Attention(score_mod=lambda score, b, h, q_idx, kv_idx: score + array[h] * kv_idx)
+    assert same(torch.compile(other, fullgraph=True, backend="aot_eager")(*inputs), attend(*inputs))
     slopes = torch.stack([bias, bias * 3])
     mapped = torch.vmap(lambda w: attend(*inputs, params={"bias": w}))(slopes)
     assert same(mapped[0], attend(*inputs))

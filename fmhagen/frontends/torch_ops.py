@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from fmhagen import dispatch
@@ -152,7 +153,10 @@ class Attention:
     ) -> None:
         """Trace the functions; the parameters are those of `fmhagen.attention`."""
         mask, score, captured = dispatch.trace_mods(mask_mod, score_mod)
-        self.captured = captured
+        # NOTE: an operator takes tensors of PyTorch alone, so captured NumPy arrays become such.
+        arrays = {x: array for x, array in captured.items() if isinstance(array, np.ndarray)}
+        self.captured = captured | {x: torch.tensor(array) for x, array in arrays.items()}
+        self._arrays = tuple(arrays)
         self.options: tuple[Any, ...] = _options(
             "" if mask is None else str(mask),
             "" if score is None else str(score),
@@ -177,7 +181,8 @@ class Attention:
         **own: torch.Tensor | None,
     ) -> Any:
         """Compute O, or (O, LSE); `own` are alibi_slopes, sinks, cu_seqlens_q and the like."""
-        merged = {**self.captured, **(params or {})}
+        arrays = {name: self.captured[name].to(q.device) for name in self._arrays}
+        merged = {**self.captured, **arrays, **(params or {})}
         lengths = max_seqlen_q, max_seqlen_k
         return _call(q, k, v, self.options, self.layout, merged, own, lengths, return_lse)
 

@@ -149,7 +149,7 @@ def beside(name: str, value: Any, q: TensorView) -> Any:
     if q.framework == Framework.TORCH:
         import torch
 
-        return torch.from_numpy(value).to(q.tensor.device)
+        return torch.tensor(value, device=q.tensor.device)  # takes an array that is read-only, too
     return import_cupy().asarray(value) if q.framework == Framework.CUPY else value
 
 
