@@ -31,25 +31,24 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(captures, "beside", beside)
     monkeypatch.setattr(captures, "view", query)
-    monkeypatch.setattr(captures, "_COPIES", {})
     return made
 
 
 def test_an_array_is_copied_once_for_a_device_and_released_with_it(copied: list[int]) -> None:
-    bias = np.ones(3)
+    bias, arrays = np.ones(3), captures.CapturedArrays()
     for device in (0, 1, 0, 1):
-        found = captures.captured_beside({"bias": bias, "limit": 4}, device)
+        found = arrays.beside({"bias": bias, "limit": 4}, device)
         assert found == {"bias": COPY.format(device), "limit": 4}
     assert copied == [0, 1]
     del bias
     gc.collect()
-    assert not captures._COPIES
-    captures.captured_beside({"bias": np.ones(3)}, 1)
+    assert not arrays._copies
+    arrays.beside({"bias": np.ones(3)}, 1)
     assert copied == [0, 1, 1]
 
 
 def test_other_values_and_host_memory_are_left_alone() -> None:
-    bias = np.ones(3)
-    found = captures.captured_beside({"bias": bias, "limit": 4}, np.zeros((1, 1, 1, 64)))
+    bias, arrays = np.ones(3), captures.CapturedArrays()
+    found = arrays.beside({"bias": bias, "limit": 4}, np.zeros((1, 1, 1, 64)))
     assert found["bias"] is bias
-    assert captures.captured_beside({"limit": 4}, None) == {"limit": 4}
+    assert arrays.beside({"limit": 4}, None) == {"limit": 4}
