@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 import fmhagen
-from fmhagen.comparison import compare, tolerance_of
+from fmhagen.oracle.comparison import compare, tolerance_of
 
 
 def main() -> None:

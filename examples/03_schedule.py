@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 
 import fmhagen
-from fmhagen.explain import explain
+from fmhagen.explaining.explain import explain
 from fmhagen.instance import Instance
 
 

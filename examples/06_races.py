@@ -10,13 +10,13 @@ import dataclasses
 import re
 
 import fmhagen
+from fmhagen.checking.verification import Case, random_tensors
 from fmhagen.compile import compile_source
 from fmhagen.errors import EmulatorError
 from fmhagen.instance import Instance
 from fmhagen.runtime.calls import Calls
 from fmhagen.runtime.emulator_backend import EmulatorBackend, EmulatorOptions
 from fmhagen.runtime.launcher import Launcher
-from fmhagen.verification import Case, random_tensors
 
 CASE = Case(batch=1, heads=1, heads_kv=1, seqlen_q=200, seqlen_k=300)
 

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 import fmhagen
-from fmhagen.comparison import compare, tolerance_of
+from fmhagen.oracle.comparison import compare, tolerance_of
 
 
 def prefix_and_window(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:

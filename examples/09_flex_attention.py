@@ -12,10 +12,10 @@ import ml_dtypes
 import numpy as np
 
 import fmhagen
-from fmhagen.comparison import compare, tolerance_of
 from fmhagen.frontends.flash import flash_attn_func
 from fmhagen.frontends.flex import flex_attention
 from fmhagen.frontends.sdpa import scaled_dot_product_attention
+from fmhagen.oracle.comparison import compare, tolerance_of
 
 document_id = np.repeat(np.arange(4, dtype=np.int32), (30, 50, 5, 35))  # of each position
 

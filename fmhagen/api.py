@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmhagen.choice import Choice
 from fmhagen.emission import emit_source
 from fmhagen.kernel import DEFAULT_TARGET, CacheChoice, Kernel
 from fmhagen.lowering import lower as lower_to
-from fmhagen.oracle import reference
-from fmhagen.plan import Plan
+from fmhagen.oracle.attention import reference
+from fmhagen.plan.attention import Plan
 from fmhagen.schedule import Schedule
 from fmhagen.select import choose, default_schedule
+from fmhagen.select.choice import Choice
 from fmhagen.source import Source
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import find_target

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from fmhagen.errors import InvalidSpecError
-from fmhagen.rules.rows import class_of_packed_rows, class_of_rows
 from fmhagen.runtime.tensors import view
+from fmhagen.select.rules.rows import class_of_packed_rows, class_of_rows
 from fmhagen.spec import CacheLayout
 
 Cache = tuple[Any, int | None, str]

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fmhagen.checking.verification import Case, Verification, verify
+from fmhagen.committed.inventory import write_if_different
 from fmhagen.compile import compile_source
 from fmhagen.compile.binary import Binary
 from fmhagen.instance import Instance
-from fmhagen.inventory import write_if_different
 from fmhagen.spec import AttentionSpec, DType
 from fmhagen.targets import TARGETS
-from fmhagen.verification import Case, Verification, verify
 
 SPEC = AttentionSpec(head_dim=128, causal=True)
 CASE = Case(batch=2, heads=6, heads_kv=2, seqlen_q=197, seqlen_k=333)

@@ -216,7 +216,7 @@ def _tools() -> tuple[Finding, ...]:
 
 def _emulates() -> Finding:
     """Run one small kernel a target on the emulator and compare it with float64."""
-    from fmhagen.verification import EMULATOR, Case, verify
+    from fmhagen.checking.verification import EMULATOR, Case, verify
 
     case = Case(batch=1, heads=2, heads_kv=1, seqlen_q=17, seqlen_k=49)
     lines = []

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fmhagen.emission import emit_source
 from fmhagen.lowering import lower
-from fmhagen.plan import Plan
+from fmhagen.plan.attention import Plan
 from fmhagen.schedule import Schedule
 from fmhagen.select import default_schedule
 from fmhagen.source import Source

@@ -13,7 +13,7 @@ from fmhagen.errors import InvalidSpecError, TensorError
 from fmhagen.formula import is_mapped
 from fmhagen.lowering import lower
 from fmhagen.mapping.calls import Mapper
-from fmhagen.plan import Plan
+from fmhagen.plan.attention import Plan
 from fmhagen.records import closest
 from fmhagen.runtime.arguments import Extras
 from fmhagen.runtime.base import Backend

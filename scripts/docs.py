@@ -16,10 +16,10 @@ import sys
 import textwrap
 from pathlib import Path
 
+from fmhagen.committed.inventory import write_if_different
+from fmhagen.committed.support import support_matrix
 from fmhagen.instance import Instance
-from fmhagen.inventory import write_if_different
 from fmhagen.spec import AttentionSpec
-from fmhagen.support import support_matrix
 from fmhagen.targets import TARGETS, Target
 from scripts import variants
 

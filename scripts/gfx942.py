@@ -19,6 +19,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fmhagen.checking.verification import Case
+from fmhagen.committed.inventory import write_if_different
 from fmhagen.compile import compile_source
 from fmhagen.compile.binary import Binary, Resources
 from fmhagen.compile.code_object import read_resources
@@ -28,7 +30,6 @@ from fmhagen.inspection.disassembly import disassemble
 from fmhagen.inspection.main_loop import main_loop_report
 from fmhagen.inspection.occupancy import occupancy
 from fmhagen.instance import Instance
-from fmhagen.inventory import write_if_different
 from fmhagen.model import find_loops, parse_listing, report_loop
 from fmhagen.model.launch import LoopClk, Shape, predict_launch
 from fmhagen.schedule import MainLoop, Matrix
@@ -37,7 +38,6 @@ from fmhagen.source import Source
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import GFX942
 from fmhagen.targets.gfx942_timing import TIMING
-from fmhagen.verification import Case
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 DOCUMENT = REPOSITORY / "docs" / "gfx942.md"

@@ -14,12 +14,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fmhagen.committed.inventory import write_if_different
 from fmhagen.compile import compile_source
 from fmhagen.errors import CompilerNotFoundError
 from fmhagen.inspection.disassembly import disassemble
 from fmhagen.inspection.main_loop import main_loop_report
 from fmhagen.instance import Instance
-from fmhagen.inventory import write_if_different
 from fmhagen.model import LoopReport
 from fmhagen.select import PREFILL_ROWS, default_schedule
 from fmhagen.spec import AttentionSpec, CacheScale, DType

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from fmhagen import masks, scores
-from fmhagen.key_runs import Place
-from fmhagen.language import Language
+from fmhagen.explaining.key_runs import Place
+from fmhagen.explaining.picture import mask_picture
 from fmhagen.lowering.language import lower_language
-from fmhagen.picture import mask_picture
+from fmhagen.plan.language import Language
 from fmhagen.spec import AttentionSpec
 
 _LENGTH = 64

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from fmhagen.oracle import reference
+from fmhagen.oracle.attention import reference
 from fmhagen.spec import AttentionSpec
 
 HUGE_PAGE = 2_147_480_000

@@ -14,8 +14,8 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from fmhagen.comparison import compare, tolerance_of
-from fmhagen.oracle import reference
+from fmhagen.oracle.attention import reference
+from fmhagen.oracle.comparison import compare, tolerance_of
 from fmhagen.runtime.alignment import aligned_numpy
 from fmhagen.spec import AttentionSpec
 

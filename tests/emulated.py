@@ -13,7 +13,7 @@ from fmhagen.compile.binary import Binary
 from fmhagen.compile.flags import HostOptimisation
 from fmhagen.emission import emit_source
 from fmhagen.lowering import lower
-from fmhagen.plan import Plan
+from fmhagen.plan.attention import Plan
 from fmhagen.runtime.arguments import Extras
 from fmhagen.runtime.calls import Calls
 from fmhagen.runtime.emulator import Emulator, Report

@@ -9,8 +9,8 @@ from gfx942_runs import NUMPY_DTYPES, ROUNDING, Outcome, _buffer, _strides
 
 from fmhagen.compile import compile_source
 from fmhagen.emission import emit_source
-from fmhagen.oracle import reference
-from fmhagen.plan import Plan
+from fmhagen.oracle.attention import reference
+from fmhagen.plan.attention import Plan
 from fmhagen.runtime.emulator import Region, run
 from fmhagen.runtime.launch_values import block_packer, scale_log2_of
 from fmhagen.source import Source

@@ -8,7 +8,7 @@ from gfx942_runs import Sizes, emulate
 
 from fmhagen.emission import emit_source
 from fmhagen.errors import EmulatorError
-from fmhagen.plan import Plan
+from fmhagen.plan.attention import Plan
 from fmhagen.source import Source
 
 RACE = ("race", "uninitialised")

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from fmhagen.compile import compile_source
 from fmhagen.emission import emit_source
 from fmhagen.lowering import lower
-from fmhagen.oracle import reference
-from fmhagen.plan import Plan
+from fmhagen.oracle.attention import reference
+from fmhagen.plan.attention import Plan
 from fmhagen.runtime.emulator import Buffer, Checks, Region, Report, run
 from fmhagen.runtime.launch_values import block_packer, scale_log2_of
 from fmhagen.schedule import Schedule

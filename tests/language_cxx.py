@@ -15,10 +15,10 @@ import numpy.typing as npt
 
 from fmhagen.compile.clang import ZIG
 from fmhagen.compile.host import detect
-from fmhagen.key_runs import Place
-from fmhagen.language import Language
+from fmhagen.explaining.key_runs import Place
 from fmhagen.lowering.language import lower_language
-from fmhagen.plan import ParamField, pack_params
+from fmhagen.plan.attention import ParamField, pack_params
+from fmhagen.plan.language import Language
 from fmhagen.resources import templates_dir
 from fmhagen.spec import AttentionSpec
 

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from cases import NUMPY_DTYPES, place
 
-from fmhagen.comparison import compare, tolerance_of
-from fmhagen.oracle import reference
+from fmhagen.oracle.attention import reference
+from fmhagen.oracle.comparison import compare, tolerance_of
 from fmhagen.runtime.arguments import Extras
 from fmhagen.spec import AttentionSpec
 

@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 
 from fmhagen.api import compile_kernel
-from fmhagen.comparison import Comparison, compare, tolerance_of
-from fmhagen.oracle import reference
+from fmhagen.oracle.attention import reference
+from fmhagen.oracle.comparison import Comparison, compare, tolerance_of
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 

@@ -10,7 +10,7 @@ import dataclasses
 import numpy as np
 import numpy.typing as npt
 
-from fmhagen.plan import Plan
+from fmhagen.plan.attention import Plan
 
 SUM_LIMIT = np.float32(8192)
 FINITE_LIMIT = np.float32(1e30)

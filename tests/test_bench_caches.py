@@ -10,7 +10,7 @@ import pytest
 from fmhagen import compile_kernel
 from fmhagen.bench.caches import caches_of, stored
 from fmhagen.bench.workloads import cached
-from fmhagen.oracle import reference
+from fmhagen.oracle.attention import reference
 from fmhagen.runtime.emulator_backend import EmulatorOptions
 from fmhagen.spec import AttentionSpec
 

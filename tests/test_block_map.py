@@ -12,12 +12,12 @@ from emulated import TARGET_NAMES
 
 import fmhagen
 from fmhagen import AttentionSpec, BlockMap, MapSpec, MaskMod, compile_kernel, masks, reference
-from fmhagen.comparison import compare, tolerance_of
 from fmhagen.errors import InvalidSpecError, TensorError
+from fmhagen.explaining.key_runs import Place, key_runs, visible_keys
 from fmhagen.formula import is_mapped
-from fmhagen.key_runs import Place, key_runs, visible_keys
 from fmhagen.mapping import lower_map
 from fmhagen.mapping.plan import source_of
+from fmhagen.oracle.comparison import compare, tolerance_of
 from fmhagen.runtime.block_map import FULLY, HIDDEN, PARTLY
 from fmhagen.targets import find_target
 

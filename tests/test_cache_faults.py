@@ -20,7 +20,7 @@ from fmhagen.compile.binary import Binary
 from fmhagen.emission import emit_source
 from fmhagen.errors import EmulatorError
 from fmhagen.lowering import lower
-from fmhagen.plan import Plan
+from fmhagen.plan.attention import Plan
 from fmhagen.runtime.cache_calls import CacheCalls
 from fmhagen.runtime.emulator_backend import EmulatorBackend, EmulatorOptions
 from fmhagen.runtime.launcher import Launcher

@@ -28,7 +28,7 @@ from fmhagen.errors import CompilerNotFoundError, EmulatorError, TensorError, Un
 from fmhagen.frontends import kvcache
 from fmhagen.frontends.kvcache import flash_attn_with_kvcache
 from fmhagen.kernel import Kernel
-from fmhagen.oracle import reference
+from fmhagen.oracle.attention import reference
 from fmhagen.runtime.emulator_backend import EmulatorOptions
 from fmhagen.targets import find_target
 from fmhagen.validate import check_support

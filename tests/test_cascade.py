@@ -14,7 +14,7 @@ from cache_cases import DTYPES, Cache, aligned
 from fmhagen import AttentionSpec, PagedKVCache, PageStorage
 from fmhagen.cascade import CascadeKernel
 from fmhagen.errors import UnsupportedSpecError
-from fmhagen.oracle import reference
+from fmhagen.oracle.attention import reference
 from fmhagen.paging import CascadeTables
 from fmhagen.runtime.emulator_backend import EmulatorOptions
 

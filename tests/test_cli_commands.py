@@ -12,13 +12,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from fmhagen.cli import app
+from fmhagen.committed.inventory import instances
+from fmhagen.committed.support import support_matrix
 from fmhagen.doctor import examine
 from fmhagen.inspection import count_classes, occupancy
 from fmhagen.inspection.disassembly import find_programs
 from fmhagen.instance import Instance
-from fmhagen.inventory import instances
 from fmhagen.spec import AttentionSpec
-from fmhagen.support import support_matrix
 from fmhagen.targets import TARGETS, find_target
 from fmhagen.targets.occupancy import compute_unit
 
@@ -198,10 +198,10 @@ def test_verify_passes_on_the_emulator() -> None:
 
 
 def test_verify_fails_with_1_and_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fmhagen.comparison import Tolerance
+    from fmhagen.oracle.comparison import Tolerance
 
     strict = Tolerance(worst=1e-9, rms=1e-9, lse=1e-12)
-    monkeypatch.setattr("fmhagen.verification.tolerance_of", lambda dtype: strict)
+    monkeypatch.setattr("fmhagen.checking.verification.tolerance_of", lambda dtype: strict)
     sizes = ("--heads", "1", "--heads-kv", "1", "--seqlen-q", "20", "--seqlen-k", "20")
     done = run("verify", "-t", "sm90", "--device", "emulator", *sizes)
     assert done.exit_code == 1

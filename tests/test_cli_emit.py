@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from fmhagen import inventory
 from fmhagen.cli import app
+from fmhagen.committed import inventory
+from fmhagen.committed.inventory import render_all, write_if_different
+from fmhagen.committed.manifest import MANIFEST
 from fmhagen.instance import Instance
-from fmhagen.inventory import render_all, write_if_different
-from fmhagen.manifest import MANIFEST
 from fmhagen.schedule import Schedule
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import TARGETS, find_target

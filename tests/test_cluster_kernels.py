@@ -9,11 +9,11 @@ from cases import Case
 from emulated import emulate, plan_of, with_text
 from faults import WRONG_RESULT, Edit, Fault
 
-from fmhagen.comparison import compare, tolerance_of
 from fmhagen.emission import emit_source
 from fmhagen.errors import EmulatorError, ScheduleError
 from fmhagen.lowering import lower
-from fmhagen.plan import Plan
+from fmhagen.oracle.comparison import compare, tolerance_of
+from fmhagen.plan.attention import Plan
 from fmhagen.runtime.emulator_backend import EmulatorOptions
 from fmhagen.schedule import Schedule
 from fmhagen.source import Source

@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from fmhagen.cli import app
+from fmhagen.committed.inventory import digest_holds
+from fmhagen.committed.support import support_matrix
 from fmhagen.emission import BODY_LINE
-from fmhagen.inventory import digest_holds
-from fmhagen.support import support_matrix
 from fmhagen.targets import TARGETS, Target
 
 REPOSITORY = Path(__file__).parent.parent

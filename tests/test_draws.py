@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fmhagen.draws import draw
-from fmhagen.oracle import reference
+from fmhagen.checking.draws import draw
+from fmhagen.checking.verification import Case
+from fmhagen.oracle.attention import reference
 from fmhagen.spec import AttentionSpec
-from fmhagen.verification import Case
 
 CASE = Case(batch=3, heads=4, heads_kv=2, seqlen_q=9, seqlen_k=13, seed=4)
 SPECS: dict[str, dict[str, Any]] = {

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from fmhagen.committed.inventory import instances
 from fmhagen.errors import InvalidSpecError, ScheduleError
-from fmhagen.explain import explain
+from fmhagen.explaining.explain import explain
+from fmhagen.explaining.key_runs import Place, visible_keys
+from fmhagen.explaining.loop_nest import loop_nest
 from fmhagen.instance import Instance
-from fmhagen.inventory import instances
-from fmhagen.key_runs import Place, visible_keys
-from fmhagen.loop_nest import loop_nest
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import TARGETS, find_target
 

@@ -15,7 +15,6 @@ from emulated import TARGET_NAMES
 
 import fmhagen
 from fmhagen import dispatch
-from fmhagen.comparison import compare, tolerance_of
 from fmhagen.errors import (
     InvalidSpecError,
     TensorError,
@@ -27,6 +26,7 @@ from fmhagen.frontends import flash
 from fmhagen.frontends.flash import flash_attn_func, flash_attn_varlen_func
 from fmhagen.frontends.flex import flex_attention
 from fmhagen.frontends.sdpa import scaled_dot_product_attention
+from fmhagen.oracle.comparison import compare, tolerance_of
 from fmhagen.targets import find_target
 
 BF16 = np.dtype(ml_dtypes.bfloat16)

@@ -11,9 +11,9 @@ import pytest
 
 from fmhagen import attention, masks, merge_states
 from fmhagen.api import reference
-from fmhagen.comparison import compare, tolerance_of
 from fmhagen.errors import FmhagenError, TensorError
 from fmhagen.frontends import flash, flex, kvcache, sdpa
+from fmhagen.oracle.comparison import compare, tolerance_of
 from fmhagen.runtime.devices import gpu_backend
 from fmhagen.runtime.tensors import Memory
 from fmhagen.spec import AttentionSpec

@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from fmhagen.comparison import compare, tolerance_of
 from fmhagen.dispatch import attention
 from fmhagen.errors import TensorError, UnsupportedArgumentError
 from fmhagen.frontends import kvcache
 from fmhagen.frontends.flash import flash_attn_varlen_func
 from fmhagen.frontends.kvcache import flash_attn_with_kvcache
-from fmhagen.oracle import reference
+from fmhagen.oracle.attention import reference
+from fmhagen.oracle.comparison import compare, tolerance_of
 from fmhagen.paging import PageTables, csr_of
 from fmhagen.runtime.emulator_backend import LoadedEmulator
 from fmhagen.spec import AttentionSpec, CacheScale, DType

@@ -11,10 +11,10 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 import torch
 
 from fmhagen import dispatch, reference
-from fmhagen.comparison import compare, tolerance_of
 from fmhagen.errors import FmhagenError, InvalidSpecError, UnsupportedArgumentError
 from fmhagen.frontends import flash, flex, sdpa
 from fmhagen.frontends.torch_ops import Attention
+from fmhagen.oracle.comparison import compare, tolerance_of
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import find_target
 

@@ -14,10 +14,7 @@ import pytest
 import fmhagen
 import fmhagen.api
 from fmhagen.appending.plan import can_append
-from fmhagen.compile.binary import Resources
-from fmhagen.emission import BODY_LINE
-from fmhagen.instance import Instance
-from fmhagen.inventory import (
+from fmhagen.committed.inventory import (
     APPEND_SPECS,
     MAP_SPECS,
     MERGE_SPECS,
@@ -29,7 +26,10 @@ from fmhagen.inventory import (
     render_all,
     write_if_different,
 )
-from fmhagen.manifest import MANIFEST, Measurement, read_manifest
+from fmhagen.committed.manifest import MANIFEST, Measurement, read_manifest
+from fmhagen.compile.binary import Resources
+from fmhagen.emission import BODY_LINE
+from fmhagen.instance import Instance
 from fmhagen.schedule import Schedule
 from fmhagen.source import Source
 from fmhagen.spec import AttentionSpec

@@ -10,7 +10,7 @@ from fmhagen.compile.code_object import read_metadata
 from fmhagen.emission import emit_source
 from fmhagen.errors import CompilerNotFoundError, ScheduleError
 from fmhagen.lowering import lower
-from fmhagen.plan import Plan
+from fmhagen.plan.attention import Plan
 from fmhagen.schedule import Schedule
 from fmhagen.select import candidates, default_schedule
 from fmhagen.spec import AttentionSpec

@@ -10,7 +10,7 @@ from gfx942_packed import Packed, emulate_packed
 from fmhagen.emission import emit_source
 from fmhagen.errors import EmulatorError
 from fmhagen.lowering import lower
-from fmhagen.plan import Plan
+from fmhagen.plan.attention import Plan
 from fmhagen.schedule import Schedule
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import GFX942

@@ -12,10 +12,10 @@ from fmhagen.lowering import lower
 from fmhagen.lowering.slot_check import check_turns_table
 from fmhagen.lowering.slot_draft import Shape
 from fmhagen.lowering.slot_turns import make_turns_table
-from fmhagen.plan import Plan
+from fmhagen.plan.attention import Plan
+from fmhagen.plan.slots import FORMS, Atom, MatrixForm, SlotTable
 from fmhagen.schedule import Schedule
 from fmhagen.select import default_schedule
-from fmhagen.slots import FORMS, Atom, MatrixForm, SlotTable
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import GFX942
 

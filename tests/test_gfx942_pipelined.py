@@ -10,7 +10,7 @@ from gfx942_runs import Outcome, Sizes, emulate
 
 from fmhagen.errors import ScheduleError, UnsupportedSpecError
 from fmhagen.lowering import lower
-from fmhagen.plan import Plan
+from fmhagen.plan.attention import Plan
 from fmhagen.runtime.emulator import Checks
 from fmhagen.schedule import Schedule
 from fmhagen.select import default_schedule

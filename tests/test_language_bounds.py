@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from language_cases import MASKS, MaskCase
 
+from fmhagen.explaining.key_runs import Place, key_runs, visible_keys
 from fmhagen.expr.bands import bounds_of
 from fmhagen.expr.evaluate import evaluate
 from fmhagen.formula import mask_of
-from fmhagen.key_runs import Place, key_runs, visible_keys
 
 PLACES = [
     Place(b=0, h=0, seqlen_q=100, seqlen_k=100),

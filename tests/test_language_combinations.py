@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from language_runs import is_supported
 
-from fmhagen.comparison import Tolerance
+from fmhagen.checking.verification import Case, verify
 from fmhagen.instance import Instance
+from fmhagen.oracle.comparison import Tolerance
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import TARGETS, Target
-from fmhagen.verification import Case, verify
 
 MASKS: tuple[dict[str, Any], ...] = (
     {},

@@ -10,10 +10,10 @@ import pytest
 from language_cases import MASKS, SCORES, MaskCase
 from language_cxx import Compiled, compile_specs
 
+from fmhagen.explaining.key_runs import Place, visible_keys
 from fmhagen.expr.evaluate import evaluate
 from fmhagen.expr.tiles import tile_class
 from fmhagen.formula import mask_of, score_of
-from fmhagen.key_runs import Place, visible_keys
 from fmhagen.spec import AttentionSpec
 
 PLACES = [

@@ -15,9 +15,9 @@ from language_cases import MASKS, SCORES
 from language_runs import is_supported
 
 import fmhagen
-from fmhagen.inventory import digest_holds
+from fmhagen.committed.inventory import digest_holds
 from fmhagen.lowering.language import lower_language
-from fmhagen.plan import Plan
+from fmhagen.plan.attention import Plan
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import TARGETS
 

@@ -12,7 +12,7 @@ from language_problems import Problem
 
 from fmhagen.emission import emit_source
 from fmhagen.errors import EmulatorError
-from fmhagen.plan import Plan
+from fmhagen.plan.attention import Plan
 from fmhagen.runtime.emulator_backend import EmulatorOptions
 from fmhagen.schedule import Rescale
 from fmhagen.select import default_schedule

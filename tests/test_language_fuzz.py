@@ -8,13 +8,13 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from fmhagen.explaining.key_runs import Place, Walk
 from fmhagen.expr import build
 from fmhagen.expr.bands import MOST_BANDS, bounds_of
 from fmhagen.expr.evaluate import evaluate
 from fmhagen.expr.mods import MaskMod
 from fmhagen.expr.nodes import Node, Parameter
 from fmhagen.expr.text import from_text, to_text
-from fmhagen.key_runs import Place, Walk
 
 SORTED = Parameter(name="sorted", dtype="i32", ndim=1, non_decreasing=True)
 ANY = Parameter(name="any", dtype="i32", ndim=1)

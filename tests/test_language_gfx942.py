@@ -11,10 +11,10 @@ import pytest
 from language_cases import MASKS
 
 import fmhagen
-from fmhagen.comparison import compare, tolerance_of
 from fmhagen.emission import emit_source
 from fmhagen.errors import EmulatorError, ScheduleError
 from fmhagen.lowering import lower
+from fmhagen.oracle.comparison import compare, tolerance_of
 from fmhagen.runtime.emulator_backend import EmulatorOptions
 from fmhagen.schedule import Schedule
 from fmhagen.select import default_schedule

@@ -15,9 +15,9 @@ from language_cxx import Compiled, compile_specs
 from language_gym import MASKS, SCORES
 from language_runs import is_right, is_supported, run
 
+from fmhagen.explaining.key_runs import Place, key_runs, visible_keys
 from fmhagen.expr.evaluate import evaluate
 from fmhagen.expr.mods import MaskMod, ScoreMod
-from fmhagen.key_runs import Place, key_runs, visible_keys
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import TARGETS, Target
 

@@ -10,10 +10,10 @@ import pytest
 import fmhagen
 from fmhagen import masks, scores
 from fmhagen.errors import InvalidSpecError
+from fmhagen.explaining.key_runs import Place, key_runs, visible_keys
 from fmhagen.expr.bands import bounds_of
 from fmhagen.expr.evaluate import evaluate
 from fmhagen.expr.mods import MaskMod
-from fmhagen.key_runs import Place, key_runs, visible_keys
 from fmhagen.spec import AttentionSpec
 
 PLACE = Place(b=1, h=2, seqlen_q=70, seqlen_k=90)

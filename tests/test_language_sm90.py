@@ -15,9 +15,9 @@ from language_problems import Problem
 
 from fmhagen.emission import emit_source
 from fmhagen.errors import ScheduleError
+from fmhagen.explaining.key_runs import Place, key_runs
 from fmhagen.formula import is_mapped
-from fmhagen.key_runs import Place, key_runs
-from fmhagen.plan import Plan
+from fmhagen.plan.attention import Plan
 from fmhagen.runtime.emulator_backend import EmulatorOptions
 from fmhagen.schedule import Rescale, Schedule, Store
 from fmhagen.select import default_schedule

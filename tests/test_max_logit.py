@@ -21,7 +21,7 @@ from fmhagen.errors import (
     ScheduleError,
     TensorError,
 )
-from fmhagen.loop_nest import loop_nest
+from fmhagen.explaining.loop_nest import loop_nest
 from fmhagen.lowering import lower
 from fmhagen.runtime.emulator_backend import EmulatorOptions
 from fmhagen.schedule import MainLoop, Rescale, Schedule

@@ -13,9 +13,9 @@ from emulated import TARGET_NAMES
 
 import fmhagen
 from fmhagen import AttentionSpec, MergeSpec, compile_kernel, merge_states, reference
-from fmhagen.comparison import compare, tolerance_of
 from fmhagen.errors import CaptureError, InvalidSpecError, TensorError
 from fmhagen.merging import MAX_PARTS
+from fmhagen.oracle.comparison import compare, tolerance_of
 from fmhagen.runtime import small_kernels
 from fmhagen.runtime.tensors import Memory, MisalignedTensorWarning
 

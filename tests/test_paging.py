@@ -11,7 +11,7 @@ import pytest
 
 from fmhagen import PagedKVCache, PageStorage
 from fmhagen.errors import OutOfPagesError, PagingError, TensorError
-from fmhagen.oracle import as_float64
+from fmhagen.oracle.attention import as_float64
 from fmhagen.paging import CsrTables, csr_of, tables_of_csr
 from fmhagen.paging.csr import tables_on_device
 

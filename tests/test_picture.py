@@ -13,8 +13,8 @@ from language_cases import MASKS
 from typer.testing import CliRunner
 
 from fmhagen.cli import app
-from fmhagen.key_runs import Place, visible_keys
-from fmhagen.picture import mask_picture
+from fmhagen.explaining.key_runs import Place, visible_keys
+from fmhagen.explaining.picture import mask_picture
 from fmhagen.spec import AttentionSpec
 
 PLACE = Place(b=1, h=2, seqlen_q=61, seqlen_k=90)

@@ -21,11 +21,11 @@ from faults import (
     Fault,
 )
 
-from fmhagen.comparison import compare, tolerance_of
 from fmhagen.compile.flags import HostOptimisation
 from fmhagen.emission import emit_source
 from fmhagen.errors import EmulatorError
-from fmhagen.plan import Plan
+from fmhagen.oracle.comparison import compare, tolerance_of
+from fmhagen.plan.attention import Plan
 from fmhagen.runtime.emulator_backend import EmulatorOptions
 from fmhagen.schedule import Schedule
 from fmhagen.source import Source

@@ -20,14 +20,14 @@ from fmhagen.emission import emit_source
 from fmhagen.errors import EmulatorError, ScheduleError, TensorError, UnsupportedSpecError
 from fmhagen.kernel import Kernel
 from fmhagen.lowering import lower
-from fmhagen.oracle import reference
-from fmhagen.plan import Plan
-from fmhagen.rules.rows import PACKED_QUERIES, PREFILL_ROWS, SHARED_ROWS, class_of_rows
+from fmhagen.oracle.attention import reference
+from fmhagen.plan.attention import Plan
 from fmhagen.runtime.emulator_backend import EmulatorBackend, EmulatorOptions
 from fmhagen.runtime.launcher import Launcher
 from fmhagen.runtime.prefill_calls import PrefillCalls
 from fmhagen.schedule import MainLoop
 from fmhagen.select import default_schedule
+from fmhagen.select.rules.rows import PACKED_QUERIES, PREFILL_ROWS, SHARED_ROWS, class_of_rows
 from fmhagen.targets import find_target
 
 CAUSAL = AttentionSpec(causal=True, kv_cache=True)

@@ -9,9 +9,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from fmhagen.comparison import Comparison, Tolerance, compare, tolerance_of
 from fmhagen.errors import InvalidSpecError, TensorError
-from fmhagen.oracle import reference
+from fmhagen.oracle.attention import reference
+from fmhagen.oracle.comparison import Comparison, Tolerance, compare, tolerance_of
 from fmhagen.spec import AttentionSpec
 
 SHAPES = ((1, 1, 1, 1, 1), (2, 5, 7, 4, 2), (1, 7, 5, 3, 3), (1, 9, 2, 6, 1), (2, 3, 0, 2, 1))
@@ -123,7 +123,7 @@ def test_many_keys_are_taken_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = AttentionSpec(head_dim=4, causal=True)
     q, k, v = inputs(spec, (1, 9, 11, 2, 1))
     whole = reference(spec, q, k, v)
-    monkeypatch.setattr("fmhagen.oracle._SCORES_AT_A_TIME", 25)
+    monkeypatch.setattr("fmhagen.oracle.attention._SCORES_AT_A_TIME", 25)
     for one, other in zip(whole, reference(spec, q, k, v), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-14)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fmhagen.oracle import reference
+from fmhagen.oracle.attention import reference
 from fmhagen.spec import AttentionSpec
 
 SLOPES = np.array([0.5, 0.25, 0.125, 0.0625])

@@ -13,7 +13,7 @@ import pytest
 from fmhagen.api import lower
 from fmhagen.compile.binary import Binary
 from fmhagen.errors import FmhagenError, TensorError
-from fmhagen.plan import ParamField, Plan, TensorMapPlan, pack_params
+from fmhagen.plan.attention import ParamField, Plan, TensorMapPlan, pack_params
 from fmhagen.runtime.alignment import aligned_numpy
 from fmhagen.runtime.arguments import Arguments
 from fmhagen.runtime.base import Memories

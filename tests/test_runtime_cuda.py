@@ -21,7 +21,7 @@ import fmhagen
 from fmhagen import api
 from fmhagen.compile.binary import Binary, Resources
 from fmhagen.errors import CaptureError, LaunchError, RuntimeUnavailableError, TensorError
-from fmhagen.plan import Plan
+from fmhagen.plan.attention import Plan
 from fmhagen.runtime import devices
 from fmhagen.runtime.cuda import CudaBackend
 from fmhagen.runtime.tensors import Memory, MisalignedTensorWarning
@@ -401,8 +401,8 @@ def test_out_is_checked_on_the_quick_path_too(setup: Setup) -> None:
 
 def test_the_block_runs_on_the_emulator(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:
     """The bytes that CUDA would get, run on the emulator, give the right answer."""
-    from fmhagen.comparison import compare, tolerance_of
     from fmhagen.compile.driver import compile_source
+    from fmhagen.oracle.comparison import compare, tolerance_of
     from fmhagen.runtime.emulator import Buffer, Emulator
 
     generator = np.random.default_rng(1)

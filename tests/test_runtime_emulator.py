@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fmhagen.api import Kernel, compile_kernel, reference
-from fmhagen.comparison import compare, tolerance_of
 from fmhagen.errors import EmulatorError, TensorError
+from fmhagen.oracle.comparison import compare, tolerance_of
 from fmhagen.runtime.alignment import aligned_numpy
 from fmhagen.runtime.emulator import Checks
 from fmhagen.runtime.emulator_backend import EmulatorOptions, is_dense

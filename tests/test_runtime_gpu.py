@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from fmhagen.api import Kernel, compile_kernel, reference
-from fmhagen.comparison import compare, tolerance_of
 from fmhagen.errors import CaptureError, FmhagenError, TensorError
+from fmhagen.oracle.comparison import compare, tolerance_of
 from fmhagen.runtime.devices import gpu_backend
 from fmhagen.runtime.tensors import Memory, MisalignedTensorWarning
 from fmhagen.spec import AttentionSpec

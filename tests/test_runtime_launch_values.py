@@ -9,7 +9,7 @@ import pytest
 
 from fmhagen.api import lower
 from fmhagen.errors import InvalidSpecError, LaunchError, TensorError
-from fmhagen.plan import Plan, pack_params
+from fmhagen.plan.attention import Plan, pack_params
 from fmhagen.runtime.checks import Problem
 from fmhagen.runtime.launch_values import (
     LOG2_E,

@@ -13,7 +13,7 @@ from test_runtime_arguments import BF16, Recorder, Setup, offsets, packed, plan_
 from fmhagen.errors import TensorError
 from fmhagen.expr.mods import MaskMod, ScoreMod
 from fmhagen.lowering.language import lower_language
-from fmhagen.plan import pack_params
+from fmhagen.plan.attention import pack_params
 from fmhagen.runtime.alignment import aligned_numpy
 from fmhagen.runtime.calls import Calls
 from fmhagen.runtime.launcher import Launcher

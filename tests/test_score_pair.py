@@ -11,9 +11,9 @@ from fmhagen.lowering import lower
 from fmhagen.lowering.score_pair import make_score_pair
 from fmhagen.lowering.slot_check import check_slot_table
 from fmhagen.lowering.slot_draft import Shape
-from fmhagen.score_pair import ScorePair
+from fmhagen.plan.score_pair import ScorePair
+from fmhagen.plan.slots import FORMS
 from fmhagen.select import choose, default_schedule
-from fmhagen.slots import FORMS
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import GFX942
 

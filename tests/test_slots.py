@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from fmhagen.explaining.timeline import timeline
 from fmhagen.lowering import lower
 from fmhagen.lowering.slot_check import check_slot_table
 from fmhagen.lowering.slot_draft import Shape
 from fmhagen.lowering.slots import make_slot_table, ring_turns
+from fmhagen.plan.slots import FORMS, Atom, Slot, SlotTable
 from fmhagen.select import default_schedule
-from fmhagen.slots import FORMS, Atom, Slot, SlotTable
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import GFX942
-from fmhagen.timeline import timeline
 
 SQUARE = Shape(
     form=FORMS["32x32x8"],

@@ -11,9 +11,9 @@ from emulated import Run, Tensors, alternatives, emulate, plan_of
 from softmax_inputs import UNIT_SCALE, Input, Setting, inputs
 from softmax_model import count
 
-from fmhagen.comparison import compare, tolerance_of
-from fmhagen.oracle import reference
-from fmhagen.plan import Plan
+from fmhagen.oracle.attention import reference
+from fmhagen.oracle.comparison import compare, tolerance_of
+from fmhagen.plan.attention import Plan
 from fmhagen.runtime.launch_values import scale_log2_of
 from fmhagen.schedule import MainLoop, Rescale, Schedule, Store
 from fmhagen.select import default_schedule

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
+from fmhagen.committed.support import FEATURES, reason_against, support_matrix
 from fmhagen.errors import UnsupportedSpecError
 from fmhagen.spec import AttentionSpec
-from fmhagen.support import FEATURES, reason_against, support_matrix
 from fmhagen.targets import TARGETS, Target
 from fmhagen.validate import RULES, check_support, is_supported
 

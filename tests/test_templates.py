@@ -18,7 +18,7 @@ from fmhagen.expr.mods import MaskMod
 from fmhagen.instance import Instance
 from fmhagen.mapping import MapPlan, MapSpec, lower_map
 from fmhagen.merging import MergePlan, MergeSpec, lower_merge
-from fmhagen.plan import Plan
+from fmhagen.plan.attention import Plan
 from fmhagen.resources import templates_dir
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import TARGETS

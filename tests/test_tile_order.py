@@ -7,8 +7,8 @@ import numpy.typing as npt
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fmhagen.explaining.key_runs import Place, key_runs
 from fmhagen.instance import Instance
-from fmhagen.key_runs import Place, key_runs
 from fmhagen.lowering.warp_specialised_order import DEALT_ROUNDS, MOST_ROUNDS
 from fmhagen.masks import documents
 from fmhagen.runtime.checks import Problem

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from fmhagen.api import emit
+from fmhagen.committed.measure import pinned_compiler
 from fmhagen.compile import compile_source
-from fmhagen.measure import pinned_compiler
 from fmhagen.schedules import Row, shipped_rows
 from fmhagen.select import choose
 from fmhagen.spec import AttentionSpec, DType

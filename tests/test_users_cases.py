@@ -16,8 +16,8 @@ from cases import Case, in_order, place
 from emulated import TARGET_NAMES, emulate, plan_of
 
 from fmhagen.api import Kernel, compile_kernel, reference
-from fmhagen.comparison import compare, tolerance_of
 from fmhagen.errors import InvalidSpecError, TensorError, UnsupportedSpecError
+from fmhagen.oracle.comparison import compare, tolerance_of
 from fmhagen.runtime.checks import Problem, axes_of
 from fmhagen.runtime.emulator_backend import EmulatorOptions
 from fmhagen.runtime.launch_values import launch_values, operand

@@ -18,8 +18,8 @@ from emulated import TARGET_NAMES
 
 import fmhagen
 from fmhagen.api import Kernel, compile_kernel, reference
-from fmhagen.comparison import compare, tolerance_of
 from fmhagen.errors import TensorError
+from fmhagen.oracle.comparison import compare, tolerance_of
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import find_target
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fmhagen.appending.spec import AngleDType, AppendSpec, RowDType
 from fmhagen.emission.small import assemble_small
 from fmhagen.errors import UnsupportedSpecError
-from fmhagen.grid import GridFormula
-from fmhagen.params import pack_params
-from fmhagen.small_plan import THREADS, SmallPlan, numbers
+from fmhagen.plan.grid import GridFormula
+from fmhagen.plan.params import pack_params
+from fmhagen.plan.small import THREADS, SmallPlan, numbers
 from fmhagen.source import Source
 from fmhagen.targets import TARGETS, Target, find_target
 

@@ -36,7 +36,7 @@ from fmhagen.bench.watch import judge
 from fmhagen.bench.workloads import HIDDEN, SUITES, TOKENS, Workload
 from fmhagen.cli.command import command
 from fmhagen.cli.output import EXIT_FAILED, note, table, write_json, write_table, write_text
-from fmhagen.inventory import write_if_different
+from fmhagen.committed.inventory import write_if_different
 from fmhagen.targets import TARGETS
 
 _SHAPES = "Workloads: a suite, narrowed by these, or a grid of them"

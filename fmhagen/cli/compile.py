@@ -12,10 +12,10 @@ from fmhagen.cli.command import command
 from fmhagen.cli.options import CompilerName, Json, check_compiler
 from fmhagen.cli.output import table, write_json, write_table
 from fmhagen.cli.request import Request
+from fmhagen.committed.inventory import write_if_different
 from fmhagen.compile import compile_source
+from fmhagen.compile.sidecar import binary_name, sidecar
 from fmhagen.instance import Instance
-from fmhagen.inventory import write_if_different
-from fmhagen.sidecar import binary_name, sidecar
 
 
 def register(app: typer.Typer) -> None:

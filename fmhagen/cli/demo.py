@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from fmhagen.checking.verification import DEVICES
 from fmhagen.cli.command import command
 from fmhagen.cli.options import Json
 from fmhagen.cli.output import EXIT_FAILED, write_json, write_records, write_text
 from fmhagen.demonstration import CASE, SPEC, Row, demonstrate
-from fmhagen.verification import DEVICES
 
 
 def register(app: typer.Typer) -> None:

@@ -11,7 +11,7 @@ from fmhagen.cli.command import command
 from fmhagen.cli.options import GeneratedDirectory, Json
 from fmhagen.cli.output import EXIT_FAILED, EXIT_USAGE, note, write_json, write_text
 from fmhagen.cli.request import Request
-from fmhagen.inventory import (
+from fmhagen.committed.inventory import (
     compare,
     files_under,
     generated_dir,
@@ -19,7 +19,7 @@ from fmhagen.inventory import (
     render_all,
     write_if_different,
 )
-from fmhagen.measure import Measured, measure, measure_again
+from fmhagen.committed.measure import Measured, measure, measure_again
 from fmhagen.source import Source
 
 

@@ -12,10 +12,10 @@ from fmhagen.cli.command import command
 from fmhagen.cli.options import Json
 from fmhagen.cli.output import note, write_json, write_text
 from fmhagen.cli.request import Request
+from fmhagen.committed.inventory import write_if_different
 from fmhagen.errors import UnsupportedSpecError
-from fmhagen.explain import explain as explain_instance
-from fmhagen.inventory import write_if_different
-from fmhagen.key_runs import Place
+from fmhagen.explaining.explain import explain as explain_instance
+from fmhagen.explaining.key_runs import Place
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import TARGETS
 
@@ -82,8 +82,8 @@ def explain(
 
 def _params(spec: AttentionSpec, place: Place) -> dict[str, Any]:
     """Return what a mask reads at run time: what it captured, else random numbers."""
-    from fmhagen.draws import draw
-    from fmhagen.verification import Case
+    from fmhagen.checking.draws import draw
+    from fmhagen.checking.verification import Case
 
     sizes = {"seqlen_q": place.seqlen_q, "seqlen_k": place.seqlen_k}
     case = Case(batch=1, heads=place.h + 1, heads_kv=1, **sizes)
@@ -95,7 +95,7 @@ def _params(spec: AttentionSpec, place: Place) -> dict[str, Any]:
 
 def _draw(request: Request, path: Path, place: Place) -> None:
     """Write the picture of a mask, in the tiles of the first target that is asked for."""
-    from fmhagen.picture import mask_picture
+    from fmhagen.explaining.picture import mask_picture
 
     target = request.targets(TARGETS[0].name)[0]
     try:

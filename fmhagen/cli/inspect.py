@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from fmhagen.checking.verification import Case
 from fmhagen.cli.command import command
 from fmhagen.cli.options import CompilerName, Json, check_compiler
 from fmhagen.cli.output import note, table, write_json, write_table, write_text
@@ -18,7 +19,6 @@ from fmhagen.inspection.conflicts import bank_conflicts
 from fmhagen.inspection.main_loop import main_loop_report
 from fmhagen.instance import Instance
 from fmhagen.runtime.emulator_records import BankUse
-from fmhagen.verification import Case
 
 
 def register(app: typer.Typer) -> None:

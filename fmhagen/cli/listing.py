@@ -10,9 +10,9 @@ import typer
 from fmhagen.cli.command import command
 from fmhagen.cli.options import GeneratedDirectory, Json
 from fmhagen.cli.output import EXIT_FAILED, note, table, write_json, write_table
+from fmhagen.committed.inventory import generated_dir, instances
+from fmhagen.committed.manifest import MANIFEST, read_manifest
 from fmhagen.instance import Instance
-from fmhagen.inventory import generated_dir, instances
-from fmhagen.manifest import MANIFEST, read_manifest
 from fmhagen.targets import find_target
 
 

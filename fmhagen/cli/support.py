@@ -7,7 +7,7 @@ import typer
 from fmhagen.cli.command import command
 from fmhagen.cli.options import Json
 from fmhagen.cli.output import write_json, write_text
-from fmhagen.support import FEATURES, reason_against, support_matrix
+from fmhagen.committed.support import FEATURES, reason_against, support_matrix
 from fmhagen.targets import TARGETS
 
 

@@ -17,8 +17,8 @@ from fmhagen.bench.workloads import DECODE_SHAPES, HIDDEN, TOKENS, Workload, cac
 from fmhagen.cli.command import command
 from fmhagen.cli.output import note, table, write_json, write_table, write_text
 from fmhagen.cli.request import Request
+from fmhagen.committed.inventory import write_if_different
 from fmhagen.errors import InvalidSpecError
-from fmhagen.inventory import write_if_different
 from fmhagen.schedules import merged, read_rows, shipped_path, table_text
 from fmhagen.tune.candidates import FULL
 from fmhagen.tune.prebuild import default_jobs, prebuild

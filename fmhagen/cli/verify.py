@@ -6,12 +6,12 @@ from typing import Annotated
 
 import typer
 
+from fmhagen.checking.verification import DEVICES, Case, Verification, target_of_device
+from fmhagen.checking.verification import verify as verify_instance
 from fmhagen.cli.command import command
 from fmhagen.cli.options import Json
 from fmhagen.cli.output import EXIT_FAILED, note, table, write_json, write_table
 from fmhagen.cli.request import Request
-from fmhagen.verification import DEVICES, Case, Verification, target_of_device
-from fmhagen.verification import verify as verify_instance
 
 _PANEL = "Case: the sizes of the call"
 

@@ -9,8 +9,8 @@ from fmhagen.emission.definitions import LINE_LENGTH, Definition, closure, parse
 from fmhagen.emission.environment import render
 from fmhagen.errors import TemplateError
 from fmhagen.expr.cxx import wrapped
-from fmhagen.kernel_plan import KernelPlan
-from fmhagen.plan import Plan
+from fmhagen.plan.attention import Plan
+from fmhagen.plan.kernel import KernelPlan
 from fmhagen.resources import templates_dir
 from fmhagen.source import Source
 from fmhagen.targets.sm90_matrix import (

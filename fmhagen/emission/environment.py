@@ -15,9 +15,9 @@ import jinja2
 from fmhagen.emission.byte_code import ByteCode
 from fmhagen.emission.definitions import LINE_LENGTH
 from fmhagen.errors import TemplateError
-from fmhagen.kernel_plan import KernelPlan
 from fmhagen.places import COMPILED_TEMPLATES, default_path
-from fmhagen.plan import Constant, MatrixShape, ParamField, SharedRegion
+from fmhagen.plan.attention import Constant, MatrixShape, ParamField, SharedRegion
+from fmhagen.plan.kernel import KernelPlan
 from fmhagen.resources import templates_dir
 from fmhagen.targets.sm90_matrix import instruction_name
 

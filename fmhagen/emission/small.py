@@ -5,8 +5,8 @@ from __future__ import annotations
 from fmhagen.emission import assemble
 from fmhagen.emission.definitions import Definition, parse
 from fmhagen.emission.environment import render
+from fmhagen.plan.small import SmallPlan
 from fmhagen.resources import templates_dir
-from fmhagen.small_plan import SmallPlan
 from fmhagen.source import Source
 
 

@@ -20,9 +20,9 @@ from fmhagen.frontends.cache_rows import (
 )
 from fmhagen.frontends.refusal import refuse_others
 from fmhagen.paging import CsrTables, PageTables
-from fmhagen.rules.rows import class_of_packed_rows, class_of_rows
 from fmhagen.runtime.devices import TARGET_OF_MEMORY
 from fmhagen.runtime.tensors import dtype_name, view
+from fmhagen.select.rules.rows import class_of_packed_rows, class_of_rows
 from fmhagen.spec import AttentionSpec, CacheScale, DType
 from fmhagen.targets import TARGETS, find_target
 

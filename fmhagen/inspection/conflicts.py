@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from fmhagen.checking.verification import Case, random_tensors
 from fmhagen.compile import compile_source
 from fmhagen.instance import Instance
 from fmhagen.runtime.calls import Calls
 from fmhagen.runtime.emulator_backend import EmulatorBackend, EmulatorOptions, LoadedEmulator
 from fmhagen.runtime.emulator_records import BankUse
 from fmhagen.runtime.launcher import Launcher
-from fmhagen.verification import Case, random_tensors
 
 
 def bank_conflicts(instance: Instance, case: Case) -> tuple[BankUse, ...]:

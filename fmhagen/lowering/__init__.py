@@ -8,7 +8,7 @@ from fmhagen.lowering.split_kv_waves import lower_split_kv_waves
 from fmhagen.lowering.warp_specialised import lower_warp_specialised
 from fmhagen.lowering.wave_interleaved import lower_wave_interleaved
 from fmhagen.lowering.wave_pipelined import lower_wave_pipelined
-from fmhagen.plan import Plan
+from fmhagen.plan.attention import Plan
 from fmhagen.schedule import Copy, MainLoop, Matrix, Schedule
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target

@@ -6,7 +6,7 @@ import hashlib
 import math
 
 from fmhagen.expr.mods import Mod
-from fmhagen.plan import Constant
+from fmhagen.plan.attention import Constant
 from fmhagen.schedule import Schedule
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target

@@ -29,7 +29,7 @@ from fmhagen.expr.nodes import Node, walk
 from fmhagen.expr.products import START, STOP
 from fmhagen.expr.tiles import tile_class
 from fmhagen.formula import is_mapped, mask_of, score_of, spec_parameters
-from fmhagen.language import Argument, CxxBand, CxxLine, Language
+from fmhagen.plan.language import Argument, CxxBand, CxxLine, Language
 from fmhagen.spec import AttentionSpec
 
 _EVERYTHING = (Band(first=START, end=STOP),)

@@ -8,7 +8,7 @@ from fmhagen.expr.cxx import text_of, wrapped
 from fmhagen.expr.naming import names_of
 from fmhagen.expr.nodes import Node, Parameter, walk
 from fmhagen.lowering.score_terms import is_paired
-from fmhagen.score_pair import Fetch
+from fmhagen.plan.score_pair import Fetch
 
 # By the element type of a tensor: the type of what is fetched, the function that fetches it as it
 # is, and what its use makes of it. NOTE: a conversion at once would wait for the element.

@@ -34,7 +34,7 @@ from fmhagen.lowering.score_terms import (
     without_factor,
 )
 from fmhagen.lowering.slot_score import RAISE_CLK, VECTOR_CLK, one_clk
-from fmhagen.score_pair import Fetch, Position, ScorePair
+from fmhagen.plan.score_pair import Fetch, Position, ScorePair
 
 _LOG2_E = 1.4426950408889634
 # Functions of a pair: by what their operand is multiplied before, and what they cost then.

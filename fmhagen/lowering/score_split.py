@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fmhagen.expr.cxx import wrapped
 from fmhagen.lowering.slot_score import VECTOR_CLK
-from fmhagen.score_pair import Position, ScorePart
+from fmhagen.plan.score_pair import Position, ScorePart
 
 LEAST_CLK = 24  # of a part that is cut off: about a matrix instruction of 32 clocks
 

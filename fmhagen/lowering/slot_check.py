@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fmhagen.lowering.slot_draft import Shape
 from fmhagen.lowering.slots import fragment_read
-from fmhagen.slots import Atom, SlotTable
+from fmhagen.plan.slots import Atom, SlotTable
 
 _Line = tuple[int, Atom]
 _LOADS = ("buffer_load", "load_eight", "load_global")

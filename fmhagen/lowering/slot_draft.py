@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fmhagen.slots import Atom, MatrixForm
+from fmhagen.plan.slots import Atom, MatrixForm
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

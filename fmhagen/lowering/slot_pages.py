@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fmhagen.lowering.slot_draft import Draft, Pages, Shape
 from fmhagen.lowering.slot_score import VECTOR_CLK
-from fmhagen.slots import Atom
+from fmhagen.plan.slots import Atom
 
 PRODUCT_CLK = 16  # v_mad_u64_u32 and v_mul_hi_u32, at a quarter of the rate
 SUM_CLK = 2 * VECTOR_CLK  # of 64 bits

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fmhagen.lowering.slot_draft import Draft, Shape
-from fmhagen.slots import Atom
+from fmhagen.plan.slots import Atom
 
 VECTOR_CLK = 4  # a vector instruction of 64 lanes, also a packed one
 RAISE_CLK = 16  # v_exp_f32 and its kin, at a quarter of the rate

@@ -12,7 +12,7 @@ from fmhagen.lowering.slot_score import (
     score_atoms,
     scores_at,
 )
-from fmhagen.slots import Atom
+from fmhagen.plan.slots import Atom
 
 
 def place_vector_work(shape: Shape, draft: Draft, second: int) -> None:

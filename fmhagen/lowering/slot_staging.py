@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fmhagen.lowering.slot_draft import Draft, Shape
 from fmhagen.lowering.slot_score import VECTOR_CLK
-from fmhagen.slots import Atom
+from fmhagen.plan.slots import Atom
 
 WRITE_LEAD_CLK = 4 * 32  # from the last write to LDS to the barrier that waits for it
 

@@ -15,7 +15,7 @@ from fmhagen.lowering.slot_softmax import (
     take_atom,
 )
 from fmhagen.lowering.slots import fragment_read, matrix_atoms
-from fmhagen.slots import Atom, Slot, SlotTable
+from fmhagen.plan.slots import Atom, Slot, SlotTable
 
 # From the barrier that ends the phase to its last matrix instruction: meanwhile the other group's
 # first operands come from LDS. Where the softmax is about as long as the products, less is better.

@@ -19,7 +19,7 @@ from fmhagen.lowering.slot_pages import place_paged_loads
 from fmhagen.lowering.slot_score import place_fetches
 from fmhagen.lowering.slot_softmax import place_vector_work
 from fmhagen.lowering.slot_staging import place_staging
-from fmhagen.slots import Atom, Slot, SlotTable
+from fmhagen.plan.slots import Atom, Slot, SlotTable
 
 LINE_ELEMENTS = 64  # of a row of K, in 128 bytes: all banks once
 BARRIER_LEAD_CLK = 7 * 32  # from the barrier to the first use of what it makes visible

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from fmhagen.errors import ScheduleError
-from fmhagen.grid import GridFormula
-from fmhagen.language import Language
 from fmhagen.lowering.common import words_of
 from fmhagen.lowering.language import lower_language
 from fmhagen.lowering.split_kv_constants import constants_of
@@ -28,15 +26,17 @@ from fmhagen.lowering.split_kv_shapes import (
     piece_rows,
     stage_bytes,
 )
-from fmhagen.plan import (
+from fmhagen.plan.attention import (
     Plan,
     SharedRegion,
     TensorMapPlan,
     pack_params,
 )
+from fmhagen.plan.grid import GridFormula
+from fmhagen.plan.language import Language
+from fmhagen.plan.split import SplitBand, SplitPlan
 from fmhagen.schedule import Copy, Schedule
 from fmhagen.spec import AttentionSpec, CacheScale, DType
-from fmhagen.split_plan import SplitBand, SplitPlan
 from fmhagen.targets import Target
 
 ELEMENTS = {DType.BF16: "bf16", DType.FP16: "f16"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from fmhagen.language import Language
 from fmhagen.lowering.common import LN2
 from fmhagen.lowering.split_kv_shapes import (
     BARRIER_BYTES,
@@ -24,7 +23,8 @@ from fmhagen.lowering.split_kv_shapes import (
     piece_rows,
     stage_bytes,
 )
-from fmhagen.plan import Constant, SharedRegion
+from fmhagen.plan.attention import Constant, SharedRegion
+from fmhagen.plan.language import Language
 from fmhagen.schedule import Copy, Schedule
 from fmhagen.spec import AttentionSpec
 

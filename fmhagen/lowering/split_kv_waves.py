@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from fmhagen.errors import ScheduleError
-from fmhagen.language import Language
 from fmhagen.lowering.common import LN2
 from fmhagen.lowering.language import lower_language
 from fmhagen.lowering.split_kv import ELEMENTS, CacheGrid, cache_symbol, split_of
@@ -18,7 +17,8 @@ from fmhagen.lowering.split_kv_shapes import (
     element_bytes,
     least_steps,
 )
-from fmhagen.plan import Constant, Plan, SharedRegion, pack_params
+from fmhagen.plan.attention import Constant, Plan, SharedRegion, pack_params
+from fmhagen.plan.language import Language
 from fmhagen.schedule import Schedule
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target

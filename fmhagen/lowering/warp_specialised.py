@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from fmhagen.errors import ScheduleError
 from fmhagen.expr.nodes import walk
-from fmhagen.grid import GridFormula
-from fmhagen.language import Language
 from fmhagen.lowering.common import LN2, LOG2E, symbol_of
 from fmhagen.lowering.language import lower_language, operations
 from fmhagen.lowering.warp_specialised_cache import (
@@ -35,13 +33,15 @@ from fmhagen.lowering.warp_specialised_shared import (
     shared_map,
 )
 from fmhagen.lowering.warp_specialised_varlen import add_order, order_constants
-from fmhagen.plan import (
+from fmhagen.plan.attention import (
     Constant,
     MatrixShape,
     Plan,
     SharedRegion,
     pack_params,
 )
+from fmhagen.plan.grid import GridFormula
+from fmhagen.plan.language import Language
 from fmhagen.schedule import Copy, Rescale, Schedule, Store
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target

@@ -12,8 +12,8 @@ import math
 
 from fmhagen.errors import ScheduleError
 from fmhagen.formula import mask_of, score_of
-from fmhagen.language import Language
-from fmhagen.plan import Constant
+from fmhagen.plan.attention import Constant
+from fmhagen.plan.language import Language
 from fmhagen.schedule import Copy, Schedule
 from fmhagen.spec import AttentionSpec
 

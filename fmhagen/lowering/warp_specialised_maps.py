@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fmhagen.lowering.warp_specialised_cache import piece_rows
 from fmhagen.lowering.warp_specialised_checks import GROUP_ROWS
-from fmhagen.plan import TensorMapPlan
+from fmhagen.plan.attention import TensorMapPlan
 from fmhagen.schedule import Copy, Schedule, Store
 from fmhagen.spec import AttentionSpec
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fmhagen.expr.linear import linear
-from fmhagen.language import Language
-from fmhagen.plan import Constant, SharedRegion
+from fmhagen.plan.attention import Constant, SharedRegion
+from fmhagen.plan.language import Language
 from fmhagen.schedule import Schedule
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target

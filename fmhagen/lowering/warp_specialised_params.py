@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fmhagen.language import Language
 from fmhagen.lowering.common import MAX_LOGIT, NUM_PAGES
+from fmhagen.plan.language import Language
 from fmhagen.schedule import Copy, Schedule, Store
 from fmhagen.spec import AttentionSpec
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fmhagen.expr.cap import Cap
-from fmhagen.language import Language
-from fmhagen.plan import Constant
+from fmhagen.plan.attention import Constant
+from fmhagen.plan.language import Language
 
 LIMIT = 0.3
 """Up to here, in both directions, the polynomial stands for the hyperbolic tangent."""

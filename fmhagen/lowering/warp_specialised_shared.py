@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fmhagen.lowering.warp_specialised_cache import COPY_WARPS, V_LANDED
 from fmhagen.lowering.warp_specialised_maps import BOX_COLUMNS, SWIZZLE_BYTES
-from fmhagen.plan import SharedRegion
+from fmhagen.plan.attention import SharedRegion
 from fmhagen.schedule import Copy, Schedule, Store
 from fmhagen.spec import AttentionSpec
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fmhagen.errors import ScheduleError
-from fmhagen.plan import Constant, SharedRegion
+from fmhagen.plan.attention import Constant, SharedRegion
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from fmhagen.errors import ScheduleError
-from fmhagen.grid import GridFormula
-from fmhagen.language import Language
 from fmhagen.lowering.common import LN2, LOG2E, symbol_of
 from fmhagen.lowering.language import lower_language
 from fmhagen.lowering.wave_params import wave_params
-from fmhagen.plan import Constant, Plan, SharedRegion, pack_params
+from fmhagen.plan.attention import Constant, Plan, SharedRegion, pack_params
+from fmhagen.plan.grid import GridFormula
+from fmhagen.plan.language import Language
 from fmhagen.schedule import Rescale, Schedule
 from fmhagen.spec import AttentionSpec, Rounding
 from fmhagen.targets import Target

@@ -14,9 +14,9 @@ from fmhagen.lowering.wave_interleaved import (
     WAVE_ROWS,
     XCDS,
 )
-from fmhagen.plan import Constant, SharedRegion
+from fmhagen.plan.attention import Constant, SharedRegion
+from fmhagen.plan.slots import MatrixForm
 from fmhagen.schedule import Schedule
-from fmhagen.slots import MatrixForm
 from fmhagen.spec import AttentionSpec
 
 LINE_BYTES = 128  # all banks once; columns are swizzled within it

@@ -12,7 +12,6 @@ import math
 from fmhagen.errors import ScheduleError
 from fmhagen.expr.nodes import Node
 from fmhagen.formula import mask_of, score_of
-from fmhagen.grid import GridFormula
 from fmhagen.lowering.common import symbol_of
 from fmhagen.lowering.language import lower_language
 from fmhagen.lowering.score_fetch import fetched_nodes
@@ -37,10 +36,11 @@ from fmhagen.lowering.wave_layout import (
 )
 from fmhagen.lowering.wave_params import wave_params
 from fmhagen.lowering.wave_registers import SIMDS, pages_of, score_registers, waves_per_simd_of
-from fmhagen.plan import Constant, Plan, pack_params
+from fmhagen.plan.attention import Constant, Plan, pack_params
+from fmhagen.plan.grid import GridFormula
+from fmhagen.plan.score_pair import ScorePair
+from fmhagen.plan.slots import FORMS
 from fmhagen.schedule import MainLoop, Matrix, Rescale, Schedule
-from fmhagen.score_pair import ScorePair
-from fmhagen.slots import FORMS
 from fmhagen.spec import AttentionSpec, Rounding
 from fmhagen.targets import Target
 

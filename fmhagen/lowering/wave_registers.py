@@ -6,9 +6,9 @@ from fmhagen.errors import ScheduleError
 from fmhagen.lowering.language import lower_language
 from fmhagen.lowering.slot_draft import Pages
 from fmhagen.lowering.wave_layout import Staging, lookup_keys
+from fmhagen.plan.score_pair import ScorePair
+from fmhagen.plan.slots import FORMS
 from fmhagen.schedule import MainLoop, Matrix, Schedule
-from fmhagen.score_pair import ScorePair
-from fmhagen.slots import FORMS
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 

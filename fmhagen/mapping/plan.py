@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from fmhagen.emission import assemble
 from fmhagen.emission.definitions import Definition, parse
 from fmhagen.emission.environment import render
-from fmhagen.grid import GridFormula
-from fmhagen.language import Language
 from fmhagen.lowering.language import lower_language
 from fmhagen.mapping.spec import WORD_TILES, MapSpec
-from fmhagen.params import pack_params
+from fmhagen.plan.grid import GridFormula
+from fmhagen.plan.language import Language
+from fmhagen.plan.params import pack_params
+from fmhagen.plan.small import THREADS, SmallPlan, numbers
 from fmhagen.resources import templates_dir
-from fmhagen.small_plan import THREADS, SmallPlan, numbers
 from fmhagen.source import Source
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import TARGETS, Target, find_target

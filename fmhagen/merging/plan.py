@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fmhagen.emission.small import assemble_small
-from fmhagen.grid import GridFormula
 from fmhagen.merging.spec import VECTOR_BYTES, MergeDType, MergeSpec
-from fmhagen.params import pack_params
-from fmhagen.small_plan import THREADS, SmallPlan, numbers
+from fmhagen.plan.grid import GridFormula
+from fmhagen.plan.params import pack_params
+from fmhagen.plan.small import THREADS, SmallPlan, numbers
 from fmhagen.source import Source
 from fmhagen.targets import TARGETS, Target, find_target
 

@@ -8,8 +8,8 @@ from typing import Protocol
 
 from fmhagen.compile.binary import Binary
 from fmhagen.errors import CaptureError
-from fmhagen.kernel_plan import KernelPlan
-from fmhagen.plan import Plan, TensorMapPlan
+from fmhagen.plan.attention import Plan, TensorMapPlan
+from fmhagen.plan.kernel import KernelPlan
 from fmhagen.runtime.launch_values import Operand, Value
 from fmhagen.runtime.tensors import Memory, TensorView
 

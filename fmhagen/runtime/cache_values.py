@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 
 from fmhagen.errors import TensorError
-from fmhagen.plan import Plan
+from fmhagen.plan.attention import Plan
 from fmhagen.runtime.cache_checks import CacheAxes, CacheProblem
 from fmhagen.runtime.checks import MAX_ROWS
 from fmhagen.runtime.launch_values import Operand, Value, scale_log2_of

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from fmhagen.compile.binary import Binary
 from fmhagen.errors import LaunchError, RuntimeUnavailableError
-from fmhagen.kernel_plan import KernelPlan
-from fmhagen.plan import Plan, TensorMapPlan
+from fmhagen.plan.attention import Plan, TensorMapPlan
+from fmhagen.plan.kernel import KernelPlan
 from fmhagen.runtime.base import Memories
 from fmhagen.runtime.cuda_driver import check, describe, entered, import_driver
 from fmhagen.runtime.cuda_launch import WRONG_CONTEXT, Launches, Library, import_library

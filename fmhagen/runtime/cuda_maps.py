@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from fmhagen.plan import TensorMapPlan
+from fmhagen.plan.attention import TensorMapPlan
 from fmhagen.runtime.launch_values import Operand
 
 MAP_BYTES = 128

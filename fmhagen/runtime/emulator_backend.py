@@ -14,8 +14,8 @@ from typing import Any
 from fmhagen.compile.binary import Binary
 from fmhagen.compile.flags import HostOptimisation
 from fmhagen.errors import EmulatorError
-from fmhagen.kernel_plan import KernelPlan
-from fmhagen.plan import Plan, TensorMapPlan
+from fmhagen.plan.attention import Plan, TensorMapPlan
+from fmhagen.plan.kernel import KernelPlan
 from fmhagen.runtime.base import Memories
 from fmhagen.runtime.emulator import Buffer, Checks, Emulator, Region, Report, encode_tensor_map
 from fmhagen.runtime.launch_values import Operand, Value, block_packer, unfit_rows

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from fmhagen.compile.binary import Binary
 from fmhagen.errors import LaunchError, RuntimeUnavailableError
-from fmhagen.kernel_plan import KernelPlan
-from fmhagen.plan import Plan, TensorMapPlan
+from fmhagen.plan.attention import Plan, TensorMapPlan
+from fmhagen.plan.kernel import KernelPlan
 from fmhagen.runtime.base import Memories
 from fmhagen.runtime.launch_values import Operand, Value, block_packer, unfit_rows
 from fmhagen.runtime.tensors import Framework, Memory, TensorView

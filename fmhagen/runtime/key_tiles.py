@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fmhagen.expr.evaluate import evaluate
 from fmhagen.expr.nodes import walk
-from fmhagen.plan import Plan
+from fmhagen.plan.attention import Plan
 from fmhagen.runtime.checks import Problem
 
 

@@ -7,8 +7,8 @@ import struct
 from dataclasses import dataclass
 
 from fmhagen.errors import InvalidSpecError, LaunchError, TensorError
-from fmhagen.kernel_plan import KernelPlan
-from fmhagen.plan import Plan
+from fmhagen.plan.attention import Plan
+from fmhagen.plan.kernel import KernelPlan
 from fmhagen.records import plain
 from fmhagen.runtime.checks import MAX_ROWS, Axes, Problem
 from fmhagen.runtime.dealing import Deal, choose_deal

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from fmhagen.compile.binary import Binary
 from fmhagen.errors import TensorError
-from fmhagen.plan import Plan
+from fmhagen.plan.attention import Plan
 from fmhagen.runtime.alignment import aligned_copy, misalignment
 from fmhagen.runtime.arguments import Given
 from fmhagen.runtime.base import Backend, Loaded, refuse_in_capture

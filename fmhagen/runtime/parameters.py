@@ -10,8 +10,8 @@ from typing import Any
 from fmhagen.errors import InvalidSpecError, TensorError
 from fmhagen.expr.nodes import Type
 from fmhagen.formula import ALIBI_SLOPES
-from fmhagen.language import Argument
 from fmhagen.lowering.language import lower_language
+from fmhagen.plan.language import Argument
 from fmhagen.runtime.argument_values import fit_tensor, shown
 from fmhagen.runtime.launch_values import LARGEST_F32, Value
 from fmhagen.runtime.tensors import TensorView, beside, is_tensor, view

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from fmhagen.errors import TensorError
-from fmhagen.plan import Plan
+from fmhagen.plan.attention import Plan
 from fmhagen.runtime.arguments import Arguments, Extras, Given
 from fmhagen.runtime.cache_calls import CacheCalls
 from fmhagen.runtime.cache_checks import check_cache

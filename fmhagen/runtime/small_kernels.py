@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from fmhagen.compile.driver import compile_source
-from fmhagen.kernel_plan import KernelPlan
+from fmhagen.plan.kernel import KernelPlan
+from fmhagen.plan.small import SmallPlan
 from fmhagen.runtime.base import Backend, Loaded, refuse_in_capture
 from fmhagen.runtime.devices import gpu_backend
 from fmhagen.runtime.tensors import Memory
-from fmhagen.small_plan import SmallPlan
 from fmhagen.source import Source
 
 PlanType = TypeVar("PlanType", bound=SmallPlan)

@@ -8,8 +8,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fmhagen.committed.inventory import write_if_different
 from fmhagen.errors import InvalidSpecError
-from fmhagen.inventory import write_if_different
 from fmhagen.schedule import Schedule
 
 SCHEMA = 1

@@ -10,21 +10,21 @@ import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fmhagen.grid import GridFormula
-from fmhagen.language import Language
-from fmhagen.params import Constant as Constant
-from fmhagen.params import MatrixShape as MatrixShape
-from fmhagen.params import ParamField as ParamField
-from fmhagen.params import SharedRegion as SharedRegion
-from fmhagen.params import TensorMapPlan as TensorMapPlan
-from fmhagen.params import pack_params as pack_params
+from fmhagen.plan.grid import GridFormula
+from fmhagen.plan.language import Language
+from fmhagen.plan.params import Constant as Constant
+from fmhagen.plan.params import MatrixShape as MatrixShape
+from fmhagen.plan.params import ParamField as ParamField
+from fmhagen.plan.params import SharedRegion as SharedRegion
+from fmhagen.plan.params import TensorMapPlan as TensorMapPlan
+from fmhagen.plan.params import pack_params as pack_params
+from fmhagen.plan.score_pair import ScorePair
+from fmhagen.plan.slots import SlotTable
+from fmhagen.plan.split import SplitPlan
+from fmhagen.plan.wrapping import wrapped_call
 from fmhagen.schedule import Schedule
-from fmhagen.score_pair import ScorePair
-from fmhagen.slots import SlotTable
 from fmhagen.spec import AttentionSpec
-from fmhagen.split_plan import SplitPlan
 from fmhagen.targets import Target
-from fmhagen.wrapping import wrapped_call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +92,7 @@ class Plan:
         keeps_band: the key tiles of the one band are kept for a tile of work, not found run by run.
         looks_ahead: a tile of work is found while the one before it begins.
         row_bits: unsigned type with a bit for each of a thread's keys of one row and tile.
-        has_place: a tile of work holds its place, see `fmhagen.language`.
+        has_place: a tile of work holds its place, see `fmhagen.plan.language`.
         pairs: of packed sequences: a tile from the end is dealt with one from the beginning.
         masked_on_growth: a partly visible step moves the reference only where a row outgrew it.
         modifies_first: the score function is put on all scores of a step before its softmax.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from fmhagen.key_runs import Place, key_runs, visible_keys
+from fmhagen.explaining.key_runs import Place, key_runs, visible_keys
 from fmhagen.spec import AttentionSpec
 
 _SIDE = 320  # pixels of the longer side

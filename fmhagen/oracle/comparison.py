@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fmhagen.oracle_inputs import as_float64
+from fmhagen.oracle.inputs import as_float64
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,18 +8,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from fmhagen.choice import Choice
 from fmhagen.errors import ScheduleError
+from fmhagen.explaining.key_runs import Place
+from fmhagen.explaining.loop_nest import loop_nest
+from fmhagen.explaining.tile_counts import TileCounts, count_tiles
 from fmhagen.instance import Instance
-from fmhagen.key_runs import Place
-from fmhagen.loop_nest import loop_nest
 from fmhagen.lowering import lower
-from fmhagen.plan import Plan
+from fmhagen.plan.attention import Plan
 from fmhagen.schedule import Schedule
 from fmhagen.schedules import Row
 from fmhagen.select import choose
+from fmhagen.select.choice import Choice
 from fmhagen.targets import Target
-from fmhagen.tile_counts import TileCounts, count_tiles
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

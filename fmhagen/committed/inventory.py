@@ -18,16 +18,23 @@ from pathlib import Path
 from fmhagen.appending.plan import can_append, lower_append
 from fmhagen.appending.plan import source_of as source_of_append
 from fmhagen.appending.spec import AngleDType, AppendSpec, SmallDType
+from fmhagen.committed.manifest import (
+    MANIFEST,
+    Entry,
+    Measure,
+    Measurement,
+    read_manifest,
+    write_manifest,
+)
 from fmhagen.emission import BODY_LINE, body_digest
 from fmhagen.expr.mods import MaskMod
 from fmhagen.instance import Instance
-from fmhagen.kernel_plan import KernelPlan
-from fmhagen.manifest import MANIFEST, Entry, Measure, Measurement, read_manifest, write_manifest
 from fmhagen.mapping.plan import lower_map
 from fmhagen.mapping.plan import source_of as source_of_map
 from fmhagen.mapping.spec import MapSpec
 from fmhagen.merging.plan import lower_merge, source_of
 from fmhagen.merging.spec import MergeDType, MergeSpec
+from fmhagen.plan.kernel import KernelPlan
 from fmhagen.resources import templates_dir
 from fmhagen.source import Source
 from fmhagen.spec import Anchor, AttentionSpec, DType

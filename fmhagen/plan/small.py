@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fmhagen.grid import GridFormula
-from fmhagen.params import ParamField
-from fmhagen.plan import Constant, SharedRegion
+from fmhagen.plan.attention import Constant, SharedRegion
+from fmhagen.plan.grid import GridFormula
+from fmhagen.plan.params import ParamField
+from fmhagen.plan.wrapping import wrapped_call
 from fmhagen.targets import Target
-from fmhagen.wrapping import wrapped_call
 
 THREADS = 128
 

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fmhagen.committed.inventory import kernels
+from fmhagen.committed.manifest import MANIFEST, Measurement, read_manifest
 from fmhagen.compile import Compiler, available_compilers, compile_source
 from fmhagen.compile.binary import Resources
 from fmhagen.compile.listing import assembly_listing
 from fmhagen.inspection.main_loop import main_loop_report, snapshot
-from fmhagen.inventory import kernels
-from fmhagen.manifest import MANIFEST, Measurement, read_manifest
 from fmhagen.source import Source
 from fmhagen.targets import find_target
 from fmhagen.targets.timing import timing_of

@@ -7,9 +7,9 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from fmhagen.comparison import Comparison, Tolerance, compare, tolerance_of
 from fmhagen.errors import InvalidSpecError, RuntimeUnavailableError
 from fmhagen.instance import Instance
+from fmhagen.oracle.comparison import Comparison, Tolerance, compare, tolerance_of
 from fmhagen.spec import AttentionSpec
 
 EMULATOR = "emulator"
@@ -105,8 +105,8 @@ def verify(instance: Instance, case: Case, *, device: str = "auto") -> Verificat
         EmulatorError: the emulator found a fault.
     """
     from fmhagen.api import compile_kernel
-    from fmhagen.draws import draw
-    from fmhagen.oracle import reference
+    from fmhagen.checking.draws import draw
+    from fmhagen.oracle.attention import reference
     from fmhagen.runtime.emulator_backend import EmulatorOptions
 
     spec = instance.spec
@@ -143,7 +143,7 @@ def verify(instance: Instance, case: Case, *, device: str = "auto") -> Verificat
 
 def random_tensors(spec: AttentionSpec, case: Case) -> tuple[Any, Any, Any]:
     """Return Q, K and V of `draws.draw`."""
-    from fmhagen.draws import draw
+    from fmhagen.checking.draws import draw
 
     drawn = draw(spec, case)
     return drawn.q, drawn.k, drawn.v

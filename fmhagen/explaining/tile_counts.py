@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fmhagen.errors import InvalidSpecError
-from fmhagen.key_runs import Place, key_runs
-from fmhagen.plan import Plan
+from fmhagen.explaining.key_runs import Place, key_runs
+from fmhagen.plan.attention import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fmhagen.compile.binary import Resources
-from fmhagen.kernel_plan import KernelPlan
+from fmhagen.plan.kernel import KernelPlan
 from fmhagen.source import Source
 
 MANIFEST = "MANIFEST.toml"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from fmhagen.choice import Choice
 from fmhagen.schedule import Copy, Schedule
+from fmhagen.select.choice import Choice
 from fmhagen.spec import AttentionSpec
 
 GATHER_ROWS = 16  # of a page's pieces, below which lanes copy

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
-from fmhagen.choice import Choice, fits
 from fmhagen.errors import UnsupportedSpecError
-from fmhagen.rules.rows import PREFILL_ROWS as PREFILL_ROWS
-from fmhagen.rules.rows import SHARED_ROWS, packing, packs, shared_rows
-from fmhagen.rules.split_kv import choose_split_kv
-from fmhagen.rules.split_kv_waves import choose_split_kv_waves
-from fmhagen.rules.warp_specialised import choose_warp_specialised
-from fmhagen.rules.waves import choose_wave_pipelined
 from fmhagen.schedule import Copy, MainLoop, Schedule
 from fmhagen.schedules import Row, find_row, shipped_rows
+from fmhagen.select.choice import Choice, fits
+from fmhagen.select.rules.rows import PREFILL_ROWS as PREFILL_ROWS
+from fmhagen.select.rules.rows import SHARED_ROWS, packing, packs, shared_rows
+from fmhagen.select.rules.split_kv import choose_split_kv
+from fmhagen.select.rules.split_kv_waves import choose_split_kv_waves
+from fmhagen.select.rules.warp_specialised import choose_warp_specialised
+from fmhagen.select.rules.waves import choose_wave_pipelined
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 from fmhagen.validate import check_support

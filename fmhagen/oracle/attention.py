@@ -12,8 +12,8 @@ from fmhagen.expr.evaluate import evaluate
 from fmhagen.expr.finite import LEAST_SCORE, may_hide
 from fmhagen.expr.nodes import Node
 from fmhagen.formula import mask_of, score_of
-from fmhagen.oracle_cache import gather_cache
-from fmhagen.oracle_inputs import (
+from fmhagen.oracle.cache import gather_cache
+from fmhagen.oracle.inputs import (
     as_float64,
     parameter_values,
     sequence_offsets,

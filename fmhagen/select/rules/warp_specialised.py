@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 
-from fmhagen.choice import Choice
 from fmhagen.expr.cap import cap_of
 from fmhagen.expr.finite import may_hide
 from fmhagen.formula import score_of
-from fmhagen.rules.gathering import gathering, gathers
-from fmhagen.rules.narrowing import less_keys, narrowed
-from fmhagen.rules.work import has_short_tiles, is_ordered, is_triangular, may_cluster
 from fmhagen.schedule import MainLoop, Rescale, Schedule, Store
+from fmhagen.select.choice import Choice
+from fmhagen.select.rules.gathering import gathering, gathers
+from fmhagen.select.rules.narrowing import less_keys, narrowed
+from fmhagen.select.rules.work import has_short_tiles, is_ordered, is_triangular, may_cluster
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 

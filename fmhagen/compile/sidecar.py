@@ -9,7 +9,7 @@ from typing import Any
 from fmhagen.compile.binary import Binary
 from fmhagen.expr.text import to_text
 from fmhagen.formula import mask_of, score_of
-from fmhagen.plan import Plan
+from fmhagen.plan.attention import Plan
 from fmhagen.source import Source
 
 SCHEMA = 1

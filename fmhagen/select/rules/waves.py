@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fmhagen.choice import Choice, first_fitting, fits, is_crowded
 from fmhagen.expr.bands import bounds_of
 from fmhagen.formula import mask_of, score_of
 from fmhagen.schedule import MainLoop, Matrix, Schedule
+from fmhagen.select.choice import Choice, first_fitting, fits, is_crowded
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fmhagen.choice import Choice, fits
 from fmhagen.lowering.split_kv_waves import tile_registers
 from fmhagen.schedule import Copy, MainLoop, Schedule
+from fmhagen.select.choice import Choice, fits
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fmhagen.slots import Atom, SlotTable
+from fmhagen.plan.slots import Atom, SlotTable
 
 # What an atom is called in the drawing, and its column.
 _VECTOR = {

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fmhagen.expr.nodes import Type
-from fmhagen.language import Argument
 from fmhagen.lowering.language import lower_language
+from fmhagen.plan.language import Argument
 from fmhagen.spec import AttentionSpec, DType, Layout
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from fmhagen.verification import Case
+    from fmhagen.checking.verification import Case
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

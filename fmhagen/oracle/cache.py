@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fmhagen.errors import TensorError
-from fmhagen.oracle_inputs import as_float64, as_integers
+from fmhagen.oracle.inputs import as_float64, as_integers
 
 if TYPE_CHECKING:
     import numpy as np

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
-from fmhagen.choice import Choice
 from fmhagen.expr.bands import bounds_of
 from fmhagen.expr.finite import may_hide
 from fmhagen.expr.nodes import walk
 from fmhagen.formula import mask_of, score_of
 from fmhagen.schedule import Schedule
+from fmhagen.select.choice import Choice
 from fmhagen.spec import AttentionSpec
 
 GROUP_ROWS = 64  # of a consumer warpgroup

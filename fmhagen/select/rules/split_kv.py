@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fmhagen.choice import Choice, fits
 from fmhagen.lowering.split_kv_shapes import SWIZZLE_ROWS, bulk_piece_rows, stage_bytes
 from fmhagen.schedule import Copy, MainLoop, Schedule
+from fmhagen.select.choice import Choice, fits
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from fmhagen.grid import GridFormula
-from fmhagen.params import ParamField
-from fmhagen.plan import SharedRegion
+from fmhagen.plan.attention import SharedRegion
+from fmhagen.plan.grid import GridFormula
+from fmhagen.plan.params import ParamField
 from fmhagen.targets import Target
 
 

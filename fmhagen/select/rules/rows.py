@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from fmhagen.choice import Choice
 from fmhagen.lowering.warp_specialised_cache import may_pack
 from fmhagen.schedule import MainLoop, Schedule, shared_heads
+from fmhagen.select.choice import Choice
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import TARGETS
 

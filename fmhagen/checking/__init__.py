@@ -1,0 +1,1 @@
+"""Checking: a kernel against float64 on random tensors."""

@@ -1,0 +1,1 @@
+"""Committed: the kernels under generated/, what they cost, and which specs have kernels."""

@@ -1,0 +1,1 @@
+"""Oracle: attention in float64, from the conventions alone, and how far a result is from it."""
