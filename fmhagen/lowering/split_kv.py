@@ -26,12 +26,7 @@ from fmhagen.lowering.split_kv_shapes import (
     piece_rows,
     stage_bytes,
 )
-from fmhagen.plan.attention import (
-    Plan,
-    SharedRegion,
-    TensorMapPlan,
-    pack_params,
-)
+from fmhagen.plan.attention import Constant, Plan, SharedRegion, TensorMapPlan, pack_params
 from fmhagen.plan.grid import GridFormula
 from fmhagen.plan.language import Language
 from fmhagen.plan.split import SplitBand, SplitPlan
@@ -63,6 +58,32 @@ def lower_split_kv(spec: AttentionSpec, schedule: Schedule, target: Target) -> P
             f"use stages={schedule.stages - 1} or fewer blocks_per_unit",
         )
     language = lower_language(spec)
+    return cache_plan(
+        spec,
+        schedule,
+        target,
+        language,
+        constants=constants_of(spec, schedule, shared, language),
+        shared=shared,
+        shared_bytes=shared_bytes,
+        tensor_maps=_tensor_maps(spec, schedule),
+        is_dependent=True,
+    )
+
+
+def cache_plan(
+    spec: AttentionSpec,
+    schedule: Schedule,
+    target: Target,
+    language: Language,
+    *,
+    constants: tuple[Constant, ...],
+    shared: tuple[SharedRegion, ...],
+    shared_bytes: int,
+    tensor_maps: tuple[TensorMapPlan, ...] = (),
+    is_dependent: bool = False,
+) -> Plan:
+    """Return the plan of a kernel over a cache; what has a name here is the main loop's own."""
     params, params_bytes = pack_params(param_fields(spec, schedule) + language.fields)
     symbol = cache_symbol(spec, schedule, target)
     return Plan(
@@ -71,11 +92,11 @@ def lower_split_kv(spec: AttentionSpec, schedule: Schedule, target: Target) -> P
         target=target,
         symbol=symbol,
         filename=symbol + target.file_suffix,
-        threads=schedule.consumers * LANES,
-        constants=constants_of(spec, schedule, shared, language),
+        threads=schedule.consumers * target.lanes_per_warp,
+        constants=constants,
         params=params,
         params_bytes=params_bytes,
-        tensor_maps=_tensor_maps(spec, schedule),
+        tensor_maps=tensor_maps,
         shared=shared,
         shared_bytes=shared_bytes,
         shared_is_dynamic=True,
@@ -92,7 +113,7 @@ def lower_split_kv(spec: AttentionSpec, schedule: Schedule, target: Target) -> P
         heads_in_l2_bytes=0,
         max_logit=spec.max_logit,
         language=language,
-        is_dependent=True,
+        is_dependent=is_dependent,
         split=split_of(spec, schedule, target, symbol, language),
     )
 

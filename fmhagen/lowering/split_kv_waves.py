@@ -5,9 +5,8 @@ from __future__ import annotations
 from fmhagen.errors import ScheduleError
 from fmhagen.lowering.common import LN2
 from fmhagen.lowering.language import lower_language
-from fmhagen.lowering.split_kv import ELEMENTS, CacheGrid, cache_symbol, split_of
+from fmhagen.lowering.split_kv import cache_plan
 from fmhagen.lowering.split_kv_constants import LOG2_E
-from fmhagen.lowering.split_kv_params import param_fields
 from fmhagen.lowering.split_kv_shapes import (
     COMBINE_WARPS,
     MOST_PARTS,
@@ -17,7 +16,7 @@ from fmhagen.lowering.split_kv_shapes import (
     element_bytes,
     least_steps,
 )
-from fmhagen.plan.attention import Constant, Plan, SharedRegion, pack_params
+from fmhagen.plan.attention import Constant, Plan, SharedRegion
 from fmhagen.plan.language import Language
 from fmhagen.schedule import Schedule
 from fmhagen.spec import AttentionSpec
@@ -45,36 +44,14 @@ def lower_split_kv_waves(spec: AttentionSpec, schedule: Schedule, target: Target
         why = f"its waves merge O through {shared_bytes} bytes of LDS; a block has {limit}"
         raise ScheduleError("consumers", schedule.consumers, why, "use fewer waves or blocks")
     language = lower_language(spec)
-    params, params_bytes = pack_params(param_fields(spec, schedule) + language.fields)
-    symbol = cache_symbol(spec, schedule, target)
-    return Plan(
-        spec=spec,
-        schedule=schedule,
-        target=target,
-        symbol=symbol,
-        filename=symbol + target.file_suffix,
-        threads=schedule.consumers * target.lanes_per_warp,
+    return cache_plan(
+        spec,
+        schedule,
+        target,
+        language,
         constants=_constants(spec, schedule, target, shared, language),
-        params=params,
-        params_bytes=params_bytes,
-        tensor_maps=(),
         shared=shared,
         shared_bytes=shared_bytes,
-        shared_is_dynamic=True,
-        grid=CacheGrid(
-            tile_m=TILE_ROWS,
-            max_blocks=target.max_blocks_x,
-            per_compute_unit=schedule.blocks_per_unit,
-        ),
-        matrix_shapes=(),
-        element=ELEMENTS[spec.dtype] if spec.kv_dtype is None else "f16",
-        causal=spec.causal,
-        top_left=spec.causal and spec.anchor == "top_left",
-        conditional_rescale=True,
-        heads_in_l2_bytes=0,
-        max_logit=spec.max_logit,
-        language=language,
-        split=split_of(spec, schedule, target, symbol, language),
     )
 
 
