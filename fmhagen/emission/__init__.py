@@ -115,7 +115,7 @@ def _available(plan: Plan) -> tuple[Definition, ...]:
     reads_cache = plan.split is not None or plan.paged
     parts = (
         "",
-        *(("_cache",) if reads_cache or has_order else ()),
+        *(("_cache",) if reads_cache or has_order or plan.scouts else ()),
         *(("_map",) if plan.language.mapped else ()),
     )
 

@@ -91,6 +91,8 @@ class Plan:
             a key; else 0.
         keeps_band: the key tiles of the one band are kept for a tile of work, not found run by run.
         looks_ahead: a tile of work is found while the one before it begins.
+        rows_at_once: rows that scouts ask a mask about together.
+        scouts: warps of their own find key tiles, and what rows see of them; see `Schedule`.
         row_bits: unsigned type with a bit for each of a thread's keys of one row and tile.
         has_place: a tile of work holds its place, see `fmhagen.plan.language`.
         pairs: of packed sequences: a tile from the end is dealt with one from the beginning.
@@ -153,6 +155,8 @@ class Plan:
     keys_at_once: int = 0
     keeps_band: bool = False
     looks_ahead: bool = False
+    scouts: bool = False
+    rows_at_once: int = 4
     row_bits: str = "u32"
     has_place: bool = False
     pairs: bool = False
@@ -246,6 +250,11 @@ class Plan:
     def copy_arrivals(self) -> str:
         """How many arrivals fill a buffer of K or V."""
         return "COPY_WARPS" if self.gathers else "1"
+
+    @property
+    def keys_type(self) -> str:
+        """The type of the key tiles that a consumer visits next."""
+        return "Run" if self.scouts else "KeyTiles"
 
     @property
     def asks_place(self) -> bool:
