@@ -169,7 +169,7 @@ WIDE_STEPS: dict[str, object] = {
         ({"causal": True}, {}, "nothing to find"),
         ({"window_left": 9, "score_mod": HIDES}, {}, "does not know"),
         ({"window_left": 9}, WIDE_STEPS, "at most 128"),
-        ({"window_left": 9, "kv_cache": True}, {}, "no warps to spare"),
+        ({"window_left": 9, "kv_cache": True, "varlen": True}, {}, "no warps to spare"),
     ],
 )
 def test_scouts_that_find_nothing_are_refused(

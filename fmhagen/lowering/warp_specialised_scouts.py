@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from fmhagen.errors import ScheduleError
-from fmhagen.language import Language
 from fmhagen.lowering.warp_specialised_shared import BARRIER_BYTES, GROUP_WARPS
-from fmhagen.plan import Constant, SharedRegion
+from fmhagen.plan.attention import Constant, SharedRegion
+from fmhagen.plan.language import Language
 from fmhagen.schedule import Schedule, Store
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
