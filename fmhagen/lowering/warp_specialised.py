@@ -17,6 +17,7 @@ from fmhagen.lowering.warp_specialised_checks import (
     MATRIX_K,
     check_registers,
     check_shape,
+    check_store,
 )
 from fmhagen.lowering.warp_specialised_maps import BOX_COLUMNS, SWIZZLE_BYTES, tensor_maps
 from fmhagen.lowering.warp_specialised_order import (
@@ -99,12 +100,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
     if schedule.cluster > 1 and (ordered or not language.right_only):
         limit = "blocks of a cluster visit the same keys, from the first one on, of one sequence"
         raise ScheduleError("cluster", schedule.cluster, limit, "use cluster=1")
-    if spec.varlen and schedule.store == Store.STAGED:
-        limit = "packed rows leave from registers, as a copy would reach into the next sequence"
-        raise ScheduleError("store", str(schedule.store), limit, "use store='direct'")
-    if spec.kv_cache and schedule.store == Store.STAGED:
-        limit = "over a cache O leaves from registers"
-        raise ScheduleError("store", str(schedule.store), limit, "use store='direct'")
+    check_store(spec, schedule)
     if schedule.scouts:
         check_scouts(spec, schedule, language)
         shared, shared_bytes = add_scouts(schedule, shared, shared_bytes, target)

@@ -57,6 +57,20 @@ def check_shape(schedule: Schedule) -> None:
         raise ScheduleError("q_stages", 1, limit, "use q_stages=2 or store='direct'")
 
 
+def check_store(spec: AttentionSpec, schedule: Schedule) -> None:
+    """Refuse to stage O where rows of it do not follow one another.
+
+    Raises:
+        ScheduleError: says why.
+    """
+    if spec.varlen and schedule.store == Store.STAGED:
+        limit = "packed rows leave from registers, as a copy would reach into the next sequence"
+        raise ScheduleError("store", str(schedule.store), limit, "use store='direct'")
+    if spec.kv_cache and schedule.store == Store.STAGED:
+        limit = "over a cache O leaves from registers"
+        raise ScheduleError("store", str(schedule.store), limit, "use store='direct'")
+
+
 def check_registers(spec: AttentionSpec, schedule: Schedule, target: Target) -> None:
     """Refuse registers that the warpgroups cannot be dealt, or that a tile does not fit.
 

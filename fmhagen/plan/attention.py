@@ -91,7 +91,6 @@ class Plan:
             a key; else 0.
         keeps_band: the key tiles of the one band are kept for a tile of work, not found run by run.
         looks_ahead: a tile of work is found while the one before it begins.
-        rows_at_once: rows that scouts ask a mask about together.
         scouts: warps of their own find key tiles, and what rows see of them; see `Schedule`.
         row_bits: unsigned type with a bit for each of a thread's keys of one row and tile.
         has_place: a tile of work holds its place, see `fmhagen.plan.language`.
@@ -156,7 +155,6 @@ class Plan:
     keeps_band: bool = False
     looks_ahead: bool = False
     scouts: bool = False
-    rows_at_once: int = 4
     row_bits: str = "u32"
     has_place: bool = False
     pairs: bool = False
