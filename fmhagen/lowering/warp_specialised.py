@@ -16,6 +16,7 @@ from fmhagen.lowering.warp_specialised_checks import (
     GROUP_THREADS,
     MATRIX_K,
     check_registers,
+    check_rescale,
     check_shape,
     check_store,
 )
@@ -87,12 +88,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
             f"use stages={schedule.stages - 1}, q_stages=1 or a smaller tile_n",
         )
     language = lower_language(spec, by_bands=True)
-    if language.may_hide and schedule.rescale != Rescale.ALWAYS:
-        limit = "a score function that may give -inf needs the exact maximum in every step"
-        raise ScheduleError("rescale", str(schedule.rescale), limit, "use rescale='always'")
-    if spec.max_logit and schedule.rescale != Rescale.ALWAYS:
-        limit = "the largest score of a head is that of references that are exact"
-        raise ScheduleError("rescale", str(schedule.rescale), limit, "use rescale='always'")
+    check_rescale(spec, schedule, language)
     masked = language.mask is not None
     ordered = spec.varlen or spec.kv_cache
     offset_mask = spec.causal and spec.window_left is None and spec.mask_mod is None and not ordered

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fmhagen.errors import ScheduleError
+from fmhagen.plan.language import Language
 from fmhagen.schedule import Rescale, Schedule, Store
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
@@ -55,6 +56,20 @@ def check_shape(schedule: Schedule) -> None:
         # The next tile's first S is issued before this tile's O, which leaves through its Q buffer.
         limit = "a persistent block that stages O needs two Q buffers"
         raise ScheduleError("q_stages", 1, limit, "use q_stages=2 or store='direct'")
+
+
+def check_rescale(spec: AttentionSpec, schedule: Schedule, language: Language) -> None:
+    """Refuse references that are not exact where they must be.
+
+    Raises:
+        ScheduleError: says why.
+    """
+    if language.may_hide and schedule.rescale != Rescale.ALWAYS:
+        limit = "a score function that may give -inf needs the exact maximum in every step"
+        raise ScheduleError("rescale", str(schedule.rescale), limit, "use rescale='always'")
+    if spec.max_logit and schedule.rescale != Rescale.ALWAYS:
+        limit = "the largest score of a head is that of references that are exact"
+        raise ScheduleError("rescale", str(schedule.rescale), limit, "use rescale='always'")
 
 
 def check_store(spec: AttentionSpec, schedule: Schedule) -> None:

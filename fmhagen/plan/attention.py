@@ -87,8 +87,7 @@ class Plan:
             band, which begins with the first key.
         offset_mask: the mask is causal alone, of sequences of one length.
         reads_mask: partly visible tiles ask the rest of the mask about keys; else bands say all.
-        keys_at_once: keys that a mask is asked about at once, as few of its operations fall on
-            a key; else 0.
+        keys_at_once: keys that a mask of few operations is asked about at once; else 0.
         keeps_band: the key tiles of the one band are kept for a tile of work, not found run by run.
         looks_ahead: a tile of work is found while the one before it begins.
         scouts: warps of their own find key tiles, and what rows see of them; see `Schedule`.
