@@ -284,7 +284,7 @@ class Kernel:
                 architecture=self._architecture,
                 allow_spills=has_function,
             )
-        optimisation = "O1" if self._options is None else self._options.optimisation
+        optimisation = "O0" if self._options is None else self._options.optimisation
         return compile_source(
             source, cache=self._cache, for_emulator=True, host_optimisation=optimisation
         )

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import functools
 import struct
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -33,12 +31,6 @@ using f32 = float;
 
 
 @functools.cache
-def directory() -> tempfile.TemporaryDirectory[str]:
-    """Return where this process keeps its libraries."""
-    return tempfile.TemporaryDirectory(prefix="fmhagen-emulator-")
-
-
-@functools.cache
 def build(body: str, threads: int, smem_bytes: int, level: HostOptimisation = "O0") -> Emulator:
     """Compile and load a kernel whose text is complete but for the types."""
     source = Source(
@@ -51,12 +43,9 @@ def build(body: str, threads: int, smem_bytes: int, level: HostOptimisation = "O
         threads=threads,
         dynamic_shared_bytes=smem_bytes,
     )
-    binary = compile_source(
-        source, compiler="host", for_emulator=True, cache=None, host_optimisation=level
-    )
-    with tempfile.NamedTemporaryFile(dir=directory().name, suffix=".so", delete=False) as file:
-        file.write(binary.image)
-    return Emulator(Path(file.name), SYMBOL)
+    binary = compile_source(source, for_emulator=True, host_optimisation=level)
+    assert binary.path is not None
+    return Emulator(binary.path, SYMBOL)
 
 
 def aligned(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[np.generic]:

@@ -130,7 +130,7 @@ def test_a_drawn_call(
         target=target,
     )
     more = arguments_of(spec, *heads, cache)
-    options = EmulatorOptions(seed=seed, compute_units=units, optimisation="O0")
+    options = EmulatorOptions(seed=seed, compute_units=units)
     kernel = compile_kernel(
         spec,
         device="emulator",
@@ -159,7 +159,7 @@ def test_a_drawn_call(
         spec,
         device="emulator",
         target=target,
-        emulator=EmulatorOptions(seed=seed + 1, compute_units=25 - units, optimisation="O0"),
+        emulator=EmulatorOptions(seed=seed + 1, compute_units=25 - units),
         schedule=schedules[which % len(schedules)],
     )
     alone, lse_alone = other(aligned(cache.q[last:]), cache.k, cache.v, return_lse=True, **given)

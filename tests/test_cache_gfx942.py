@@ -185,7 +185,7 @@ def test_bytes_of_the_other_kind_are_refused() -> None:
 
 def test_a_shared_prefix_of_a_paged_cache() -> None:
     spec = AttentionSpec(causal=True, page_size=16, head_dim=64)
-    options = EmulatorOptions(compute_units=4, optimisation="O0")
+    options = EmulatorOptions(compute_units=4)
     kernel = CascadeKernel(spec, device="emulator", target=TARGET, emulator=options)
     batch = make_batch(spec, prompt=67, own=(1, 20, 3))
     case = batch.case
@@ -235,7 +235,7 @@ def test_planted_faults_are_found(
         assert old in text
         text = text.replace(old, new)
     monkeypatch.setattr("fmhagen.kernel.emit_source", lambda plan: with_text(source, text))
-    options = EmulatorOptions(compute_units=4, optimisation="O0")
+    options = EmulatorOptions(compute_units=4)
     kernel = Kernel(spec, device="emulator", target=TARGET, emulator=options)
     cache = make(spec, lengths=(300, 41), seqlen_q=3)
     with pytest.raises(EmulatorError):

@@ -28,7 +28,7 @@ def kernel(
     spec: AttentionSpec, seed: int = 0, compute_units: int = 4, target: str = "sm90"
 ) -> Kernel:
     """Compile for the emulator; units enough that blocks of several groups meet sequences."""
-    options = EmulatorOptions(seed=seed, compute_units=compute_units, optimisation="O0")
+    options = EmulatorOptions(seed=seed, compute_units=compute_units)
     return compile_kernel(spec, device="emulator", emulator=options, target=target)
 
 

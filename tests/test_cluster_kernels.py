@@ -159,7 +159,7 @@ def diagnose(text: str, seed: int, head_dim: int = 64) -> tuple[str, str]:
     """Return the kind of alarm that one run of a text raises, and its message; "" if none."""
     plan, source = clean(head_dim)
     tensors, expected = call(head_dim)
-    options = EmulatorOptions(seed=seed, compute_units=2, optimisation="O0")
+    options = EmulatorOptions(seed=seed, compute_units=2)
     try:
         result = emulate(plan, tensors, source=with_text(source, text), options=options)
     except EmulatorError as error:

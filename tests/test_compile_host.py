@@ -26,7 +26,11 @@ HEADER = """
 #endif
 #define __global__ __attribute__((visibility("default")))
 #define HEADER_NUMBER 1
+#ifdef FMHAGEN_EMULATOR_ELSEWHERE
+extern "C" int answer;
+#else
 extern "C" { __attribute__((visibility("default"))) int answer; }
+#endif
 #define ANSWER answer
 """
 

@@ -21,7 +21,6 @@ from faults import (
     Fault,
 )
 
-from fmhagen.compile.flags import HostOptimisation
 from fmhagen.emission import emit_source
 from fmhagen.errors import EmulatorError
 from fmhagen.oracle.comparison import compare, tolerance_of
@@ -69,13 +68,11 @@ def call(magnitude: float) -> tuple[tuple[npt.NDArray, ...], tuple[npt.NDArray, 
     return tuple(tensor.numpy for tensor in case.placed()), case.expected()
 
 
-def diagnose(
-    target: str, text: str, seed: int, magnitude: float, optimisation: HostOptimisation = "O1"
-) -> tuple[str, str]:
+def diagnose(target: str, text: str, seed: int, magnitude: float) -> tuple[str, str]:
     """Return the kind of alarm that one run of a text raises, and its message; "" if none."""
     plan, source = clean(target)
     tensors, expected = call(magnitude)
-    options = EmulatorOptions(seed=seed, compute_units=1, optimisation=optimisation)
+    options = EmulatorOptions(seed=seed, compute_units=1)
     try:
         result = emulate(plan, tensors, source=with_text(source, text), options=options)
     except EmulatorError as error:
@@ -91,10 +88,8 @@ def diagnose(
 )
 def test_a_fault_is_found_under_every_seed(target: str, fault: Fault) -> None:
     text = fault.apply(clean(target)[1].text)
-    # Compiling takes longer than running, and least of all at O0, if the alarm comes soon.
-    level = "O1" if WRONG_RESULT in fault.kinds else "O0"
     for seed in range(SEEDS):
-        kind, message = diagnose(target, text, seed, fault.magnitude, level)
+        kind, message = diagnose(target, text, seed, fault.magnitude)
         assert kind, f"seed {seed}: no alarm"
         assert kind in fault.kinds, f"seed {seed}: {message}"
         if kind != WRONG_RESULT:

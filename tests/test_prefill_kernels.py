@@ -39,7 +39,7 @@ MANY = 200
 @functools.cache
 def kernel(spec: AttentionSpec, seed: int = 0, packs: bool = False, target: str = "sm90") -> Kernel:
     """Compile for the emulator; few units, so that a block has several tiles of work."""
-    options = EmulatorOptions(seed=seed, compute_units=3, optimisation="O0")
+    options = EmulatorOptions(seed=seed, compute_units=3)
     schedule = default_schedule(spec, find_target(target), query_hint=MANY)
     schedule = dataclasses.replace(schedule, pack_heads=packs)
     return compile_kernel(
@@ -60,7 +60,7 @@ def given(cache: Cache) -> dict[str, Any]:
 
 def alarm_of(plan: Plan, binary: Callable[[], Binary], cache: Cache) -> str:
     """Run another binary in a plan's place: what the emulator says, or "" of a wrong result."""
-    options = EmulatorOptions(seed=1, compute_units=3, optimisation="O0")
+    options = EmulatorOptions(seed=1, compute_units=3)
     launcher = Launcher(plan, EmulatorBackend(options), binary)
     calls = PrefillCalls(plan.spec, lambda q: launcher)
     try:
@@ -200,7 +200,7 @@ def test_heads_share_tiles_of_packed_rows() -> None:
 def test_heads_share_tiles_of_packed_rows_without_a_cache(changes: dict[str, Any]) -> None:
     spec = AttentionSpec(head_dim=64, varlen=True, **changes)
     schedule = default_schedule(spec, find_target("sm90"))
-    options = EmulatorOptions(seed=3, compute_units=3, optimisation="O0")
+    options = EmulatorOptions(seed=3, compute_units=3)
     call = compile_kernel(
         spec,
         device="emulator",

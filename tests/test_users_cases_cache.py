@@ -37,7 +37,7 @@ pytestmark = pytest.mark.parametrize("target", CACHE_TARGETS)
 def kernel_of(spec: AttentionSpec, target: str, query_hint: int | None = None) -> Kernel:
     if not is_supported(spec, find_target(target)):
         pytest.skip(f"{target} has no kernel for this cache")
-    options = EmulatorOptions(compute_units=6, optimisation="O0")
+    options = EmulatorOptions(compute_units=6)
     return compile_kernel(
         spec, device="emulator", target=target, emulator=options, query_hint=query_hint
     )

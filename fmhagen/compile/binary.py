@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-BinaryKind = Literal["cubin", "code_object", "shared_library"]
+BinaryKind = Literal["cubin", "code_object", "shared_library", "object"]
 """A CUDA cubin, an AMDGPU code object, or a host library for the emulator."""
 
 

@@ -84,7 +84,7 @@ def compile_source(
     cache: Cache | Literal["default"] | None = "default",
     for_emulator: bool = False,
     allow_spills: bool = False,
-    host_optimisation: flags.HostOptimisation = "O1",
+    host_optimisation: flags.HostOptimisation = "O0",
     architecture: str | None = None,
     extra_flags: tuple[str, ...] = (),
 ) -> Binary:
@@ -108,10 +108,32 @@ def compile_source(
         CacheError: another process holds the entry's lock for too long.
     """
     found = find_compiler("emulator" if for_emulator else source.target, compiler)
+    kept = default_cache() if cache == "default" else cache
     all_flags = (
         *_flags_of(found.name, source.target, architecture, host_optimisation),
         *extra_flags,
     )
+    objects: tuple[Path, ...] = ()
+    if for_emulator and host_optimisation == "O0" and kept is not None:
+        apart = ("-O2", *flags.HOST, *flags.HOST_EMULATOR_ALONE)
+        emulator = _compile(found, host.emulator_source(source.target), apart, (), kept)
+        if emulator.path is not None:
+            objects = (emulator.path,)
+            all_flags += flags.HOST_KERNEL_ALONE
+    binary = _compile(found, source, all_flags, objects, kept)
+    if not for_emulator and not allow_spills and not binary.resources.clean:
+        raise SpillError(_spill_message(binary, source))
+    return binary
+
+
+def _compile(
+    compiler: Compiler,
+    source: Source,
+    all_flags: tuple[str, ...],
+    objects: tuple[Path, ...],
+    cache: Cache | None,
+) -> Binary:
+    """Run a compiler that was found, through a cache if there is one."""
 
     def build(directory: Path) -> Binary:
         job = Job(
@@ -119,35 +141,34 @@ def compile_source(
             flags=all_flags,
             directory=directory,
             environment=tool_environment(directory),
+            objects=objects,
         )
         # NOTE: NVRTC and hipRTC take the text itself, so they work where nothing can be written.
-        takes_text = found.name in ("nvrtc", "hiprtc")
+        takes_text = compiler.name in ("nvrtc", "hiprtc")
         with contextlib.suppress(NotADirectoryError) if takes_text else contextlib.nullcontext():
             write_atomically(job.source_path, source.text.encode())
-        return _DRIVERS[found.name].build(found, job)
+        return _DRIVERS[compiler.name].build(compiler, job)
 
     if cache is None:
         # NOTE: the directory stays if the compiler fails, because the error names the source in it.
         directory = Path(tempfile.mkdtemp(prefix="fmhagen-"))
         binary = build(directory)
         shutil.rmtree(directory, ignore_errors=True)
-    else:
-        key = cache_key(
-            text=source.text,
-            symbol=source.symbol,
-            filename=source.filename,
-            target=source.target,
-            dynamic_shared_bytes=source.dynamic_shared_bytes,
-            flags=all_flags,
-            compiler=found.name,
-            identity=found.identity,
-            fmhagen=package_version(),
-            headers=host.headers_digest() if for_emulator else "",
-        )
-        binary = (default_cache() if cache == "default" else cache).get_or_build(key, build)
-    if not for_emulator and not allow_spills and not binary.resources.clean:
-        raise SpillError(_spill_message(binary, source))
-    return binary
+        return binary
+    # NOTE: objects have no part in the key: the headers, the flags and the compiler decide them.
+    key = cache_key(
+        text=source.text,
+        symbol=source.symbol,
+        filename=source.filename,
+        target=source.target,
+        dynamic_shared_bytes=source.dynamic_shared_bytes,
+        flags=all_flags,
+        compiler=compiler.name,
+        identity=compiler.identity,
+        fmhagen=package_version(),
+        headers=host.headers_digest() if compiler.name == "host" else "",
+    )
+    return cache.get_or_build(key, build)
 
 
 def _flags_of(

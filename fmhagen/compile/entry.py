@@ -14,7 +14,7 @@ from typing import Any
 from fmhagen.compile.binary import Binary, Resources
 
 SIDECAR = "entry.json"
-_SUFFIXES = {"cubin": ".cubin", "code_object": ".hsaco", "shared_library": ".so"}
+_SUFFIXES = {"cubin": ".cubin", "code_object": ".hsaco", "shared_library": ".so", "object": ".o"}
 
 
 def write_entry(directory: Path, binary: Binary) -> Binary:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 HostOptimisation = Literal["O0", "O1", "O2"]
-"""Optimisation of the emulated kernel: O0 compiles fastest, O2 runs fastest."""
+"""Optimisation of an emulated kernel: O0 compiles fastest, O2 runs fastest.
+
+At O0 the emulator itself is compiled apart from the kernel, once, at O2.
+"""
 
 # NOTE: sm_90a, not sm_90: wgmma and setmaxnreg exist only in the architecture-specific set.
 ARCHITECTURES = {"sm90": "sm_90a", "gfx942": "gfx942"}
@@ -42,6 +45,10 @@ HOST = (
     "-ftrivial-auto-var-init=pattern",
     "-DFMHAGEN_EMULATOR",
 )
+
+# The emulator and a kernel compiled apart; templates/prelude/emulator/core/report.h says how.
+HOST_EMULATOR_ALONE = ("-c", "-DFMHAGEN_EMULATOR_ALONE")
+HOST_KERNEL_ALONE = ("-DFMHAGEN_EMULATOR_ELSEWHERE",)
 
 # NOTE: zig turns the undefined-behaviour sanitiser on at O0 and O1, whose run-time library takes
 # 15 s to build the first time; and it would compile for this very CPU.

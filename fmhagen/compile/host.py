@@ -13,6 +13,7 @@ from fmhagen.compile.clang import ZIG, detect_zig
 from fmhagen.compile.flags import HOST_ZIG
 from fmhagen.compile.toolchain import Compiler, Job, first_line_of, run_step, take
 from fmhagen.resources import prelude_dir
+from fmhagen.source import Source
 
 _INSTALL = "a C++ compiler (g++ >= 12 or clang++), or pip install ziglang"
 _OLDEST_GCC = 12  # the first with -ftrivial-auto-var-init
@@ -81,8 +82,23 @@ def headers_digest() -> str:
     return digest.hexdigest()
 
 
+def emulator_source(target: str) -> Source:
+    """Return the emulator of a target as a file of its own, for kernels to be linked with."""
+    symbol = f"fmhagen_emulator_{target}"
+    return Source(
+        text="// The emulator alone: its header, which the compiler is told to include.\n",
+        symbol=symbol,
+        target=target,
+        filename=f"{symbol}.cpp",
+        digest="0" * 16,
+        constructor="",
+        threads=0,
+        dynamic_shared_bytes=0,
+    )
+
+
 def build(compiler: Compiler, job: Job) -> Binary:
-    """Compile an emitted file together with the emulator of its target.
+    """Compile an emitted file with the emulator of its target, or link it with one.
 
     Raises:
         CompileError: the compiler refused the text; carries its log.
@@ -90,19 +106,22 @@ def build(compiler: Compiler, job: Job) -> Binary:
     assert compiler.path is not None
     uses_zig = compiler.path == " ".join(ZIG)
     program = (*ZIG, "cc") if uses_zig else (compiler.path,)
-    output = job.output_path(".so")
+    is_object = "-c" in job.flags
+    output = job.output_path(".o" if is_object else ".so")
     command = (
         *program,
         *job.flags,
         *(HOST_ZIG if uses_zig else ()),
         *("-I", str(prelude_dir()), "-include", f"emulator/{job.source.target}.h"),
-        *("-x", "c++", str(job.source_path), "-o", str(output)),
+        *("-x", "c++", str(job.source_path)),
+        *(("-x", "none", *map(str, job.objects)) if job.objects else ()),
+        *("-o", str(output)),
     )
     log = run_step(job, command, output)
     return Binary(
         symbol=job.source.symbol,
         target=job.source.target,
-        kind="shared_library",
+        kind="object" if is_object else "shared_library",
         image=take(output),
         path=None,
         compiler=compiler.label,

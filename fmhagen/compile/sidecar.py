@@ -13,7 +13,7 @@ from fmhagen.plan.attention import Plan
 from fmhagen.source import Source
 
 SCHEMA = 1
-SUFFIXES = {"cubin": ".cubin", "code_object": ".hsaco", "shared_library": ".so"}
+SUFFIXES = {"cubin": ".cubin", "code_object": ".hsaco", "shared_library": ".so", "object": ".o"}
 
 
 def binary_name(source: Source, binary: Binary) -> str:

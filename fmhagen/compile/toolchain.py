@@ -77,12 +77,14 @@ class Job:
         flags: the complete flags that are part of the cache key.
         directory: an existing directory for the source and whatever the compiler writes.
         environment: the environment of child processes.
+        objects: for the host: what a kernel is linked with.
     """
 
     source: Source
     flags: tuple[str, ...]
     directory: Path
     environment: Mapping[str, str]
+    objects: tuple[Path, ...] = ()
 
     @property
     def source_path(self) -> Path:

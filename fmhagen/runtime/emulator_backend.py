@@ -39,7 +39,7 @@ class EmulatorOptions:
     seed: int = 0
     checks: Checks = Checks.ALL
     compute_units: int = 3
-    optimisation: HostOptimisation = "O1"
+    optimisation: HostOptimisation = "O0"
 
 
 class LoadedEmulator:

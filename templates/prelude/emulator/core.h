@@ -12,6 +12,9 @@
 //        core/banks.h    bank conflicts              core/poison.h  unwritten registers, 16 bits
 //        core/run.h      scheduler, entry point
 //
+// A function is FMHAGEN_MODEL, and what outlives it FMHAGEN_STATE (core/report.h): kernels are
+// compiled apart from the emulator and see both as declarations.
+//
 // Lanes. Every thread is a fiber. Exactly one runs; `current` is its Lane (thread, warp, lane).
 // The blocks of a cluster run together: threads and warps are counted through all of them, and
 // lane.rank says which block a lane belongs to.
@@ -102,7 +105,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#if defined(__clang__) && defined(FMHAGEN_EMULATOR_ELSEWHERE)
+#pragma clang diagnostic ignored "-Wstatic-local-in-inline"  // no code is made of those functions
+#endif
+
+#ifdef FMHAGEN_EMULATOR_ELSEWHERE
+#include "core/poison.h"
+#else
 #include "core/run.h"
+#endif
 
 // The words of the emitted file that mean nothing on a host.
 #define __global__ __attribute__((visibility("default")))

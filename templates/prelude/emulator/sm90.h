@@ -14,9 +14,9 @@
 
 namespace emulator {
 
-static void target_begin_run() { choose_multiply(); }
+FMHAGEN_MODEL void target_begin_run() { choose_multiply(); }
 
-static void target_begin_block() {
+FMHAGEN_MODEL void target_begin_block() {
   cluster_begin_block();
   barriers_begin_block();
   registers_begin_block();
@@ -25,13 +25,13 @@ static void target_begin_block() {
   memset(static_cast<void*>(thread_stores), 0, sizeof thread_stores);
 }
 
-static void target_lane_exit(Lane& lane) {
+FMHAGEN_MODEL void target_lane_exit(Lane& lane) {
   stores_lane_exit(lane);
   async_copies_lane_exit(lane);
   cluster_lane_exit(lane);
 }
 
-static void target_end_block() {
+FMHAGEN_MODEL void target_end_block() {
   mbarriers_end_block();
   matrix_end_block();
   while (fire_any()) {  // stores whose writes nobody needed to wait for

@@ -13,7 +13,7 @@ struct Wavefronts {
 };
 
 // The target says how an access is cut into passes: `address[lane]` for the lanes in `present`.
-static Wavefronts target_wavefronts(const u32* address, u64 present, u32 bytes_per_lane);
+FMHAGEN_MODEL Wavefronts target_wavefronts(const u32* address, u64 present, u32 bytes_per_lane);
 
 enum : u32 { BANK_GROUPS = 16, MAX_BANK_KINDS = FMHAGEN_MAX_BANKS };
 
@@ -22,31 +22,38 @@ struct BankKind {
   const char* name;
   u32 run;
   u32 slot;
-  struct {
-    u32 lane_count[LANES];  // accesses of each lane since the warp last met
-    u64 present[BANK_GROUPS];
-    u32 bytes[BANK_GROUPS];
-    u32 address[BANK_GROUPS][LANES];
-    bool open;
-  } warp[MAX_WARPS];
+  struct BankGathering* warp;  // [MAX_WARPS], of this run
 };
 
-static BankKind* bank_kinds[MAX_BANK_KINDS];
+// What a warp's lanes have noted of a kind.
+struct BankGathering {
+  u32 lane_count[LANES];  // accesses of each lane since the warp last met
+  u64 present[BANK_GROUPS];
+  u32 bytes[BANK_GROUPS];
+  u32 address[BANK_GROUPS][LANES];
+  bool open;
+};
+
+struct BankGatherings {
+  BankGathering warp[MAX_WARPS];
+};
+
+FMHAGEN_STATE BankKind* bank_kinds[MAX_BANK_KINDS];
 
 // Gives the kind a row of the report. False if the report is full.
-static inline bool bank_register(BankKind& kind) {
+FMHAGEN_MODEL bool bank_register(BankKind& kind) {
   if (kind.run == run_number) return true;
   if (report->bank_count == FMHAGEN_MAX_BANKS) return false;
   kind.run = run_number;
   kind.slot = report->bank_count++;
   report->banks[kind.slot].name = kind.name;
   bank_kinds[kind.slot] = &kind;
-  memset(kind.warp, 0, sizeof kind.warp);
+  kind.warp = take<BankGatherings>().warp;
   return true;
 }
 
 // Counts one whole instruction of a warp.
-static inline void bank_count(BankKind& kind, const u32* address, u64 present, u32 bytes) {
+FMHAGEN_MODEL void bank_count(BankKind& kind, const u32* address, u64 present, u32 bytes) {
   if (!checking(FMHAGEN_CHECK_BANKS) || !bank_register(kind)) return;
   Wavefronts wavefronts = target_wavefronts(address, present, bytes);
   FmhagenBanks& banks = report->banks[kind.slot];
@@ -55,7 +62,7 @@ static inline void bank_count(BankKind& kind, const u32* address, u64 present, u
   banks.extra_wavefronts += wavefronts.taken - wavefronts.ideal;
 }
 
-static inline void bank_close(BankKind& kind, u32 warp, u32 group) {
+FMHAGEN_MODEL void bank_close(BankKind& kind, u32 warp, u32 group) {
   auto& gathered = kind.warp[warp];
   if (!gathered.present[group]) return;
   bank_count(kind, gathered.address[group], gathered.present[group], gathered.bytes[group]);
@@ -63,7 +70,7 @@ static inline void bank_close(BankKind& kind, u32 warp, u32 group) {
 }
 
 // Notes the running lane's part of an instruction.
-static inline void bank_note(BankKind& kind, u32 address, u32 bytes) {
+FMHAGEN_MODEL void bank_note(BankKind& kind, u32 address, u32 bytes) {
   if (!checking(FMHAGEN_CHECK_BANKS) || !bank_register(kind)) return;
   auto& gathered = kind.warp[current->warp];
   u32 group = gathered.lane_count[current->lane]++ % BANK_GROUPS;
@@ -77,7 +84,7 @@ static inline void bank_note(BankKind& kind, u32 address, u32 bytes) {
 }
 
 // The warp has met: instructions that some lanes skipped are complete, and lanes count alike.
-static void rendezvous_released(u32 warp) {
+FMHAGEN_MODEL void rendezvous_released(u32 warp) {
   for (u32 i = 0; i < report->bank_count; i++) {
     BankKind& kind = *bank_kinds[i];
     auto& gathered = kind.warp[warp];
@@ -90,7 +97,7 @@ static void rendezvous_released(u32 warp) {
 
 // Passes of lanes [first, first + count) through `banks` banks of 4 bytes: the most distinct
 // words that one bank must give.
-static inline u32 bank_passes(const u32* address, u64 present, u32 first, u32 count,
+FMHAGEN_MODEL u32 bank_passes(const u32* address, u64 present, u32 first, u32 count,
                               u32 bytes_per_lane, u32 banks) {
   u32 words[LANES * 4], used = 0, load[64] = {}, most = 0;
   for (u32 lane = first; lane < first + count; lane++) {

@@ -15,8 +15,8 @@ struct alignas(64) Clock {
   i32 time[MAX_AGENTS];
 };
 
-static u32 agent_count;  // agents 0 to warp_count - 1 are the warps
-static bool writes_generically[MAX_AGENTS];  // the warps do, and what copies for lanes
+FMHAGEN_STATE u32 agent_count;  // agents 0 to warp_count - 1 are the warps
+FMHAGEN_STATE bool writes_generically[MAX_AGENTS];  // the warps do, and what copies for lanes
 
 typedef i32 Times __attribute__((vector_size(16)));
 
@@ -31,7 +31,7 @@ FMHAGEN_NOINLINE void join(Clock& a, const Clock& b) {
 }
 
 // A new asynchronous agent.
-static inline u32 agent_new(bool is_generic = false) {
+FMHAGEN_MODEL u32 agent_new(bool is_generic = false) {
   if (agent_count == MAX_AGENTS) {
     fail(FMHAGEN_LIMIT, issuer_here("emulator"), "more than %u agents", u32(MAX_AGENTS));
   }
@@ -46,12 +46,12 @@ struct Knowledge {
   bool touched;  // of a warp: it has accessed or learnt something since its last snapshot
 };
 
-static inline void join(Knowledge& a, const Knowledge& b) {
+FMHAGEN_MODEL void join(Knowledge& a, const Knowledge& b) {
   join(a.seen, b.seen);
   join(a.fenced, b.fenced);
 }
 
-static Knowledge knowledge[MAX_WARPS];
+FMHAGEN_STATE Knowledge knowledge[MAX_WARPS];
 
 // Which lanes of a warp have written shared memory since their last fence or meeting.
 struct LaneWrites {
@@ -60,19 +60,19 @@ struct LaneWrites {
   i32 last;          // time of the last write
 };
 
-static LaneWrites lane_writes[MAX_WARPS];
+FMHAGEN_STATE LaneWrites lane_writes[MAX_WARPS];
 
 static inline Knowledge& known_here() { return knowledge[current->warp]; }
 
 // Ends the current time of a warp: later accesses are not part of what was released before.
-static inline void tick(u32 warp) {
+FMHAGEN_MODEL void tick(u32 warp) {
   knowledge[warp].seen.time[warp]++;
   knowledge[warp].touched = true;
 }
 
 // What the running warp knows when it issues an asynchronous operation. Lanes run one after
 // another, so time must end here, too: what another lane does later is not known.
-static inline void snapshot_here(Knowledge& known) {
+FMHAGEN_MODEL void snapshot_here(Knowledge& known) {
   if (!checking(FMHAGEN_CHECK_RACES)) return;
   known = known_here();
   tick(current->warp);
@@ -100,7 +100,7 @@ FMHAGEN_NOINLINE void acquire_from(const Knowledge& published, u32 warp) {
 // ---- proxy fences -------------------------------------------------------------------------------
 
 // The lanes of the running warp meet, and their memory accesses with them.
-static inline void share_lane_writes() {
+FMHAGEN_MODEL void share_lane_writes() {
   if (!checking(FMHAGEN_CHECK_RACES)) return;
   u32 warp = current->warp;
   lane_writes[warp].unfenced_lanes = 0;
@@ -135,13 +135,13 @@ struct Entry {
   u32 previous;
 };
 
-static Entry* entries;  // entries[0] is nobody
-static u32 entry_count;
-static u32 last_entry[MAX_AGENTS];
+FMHAGEN_STATE Entry* entries;  // entries[0] is nobody
+FMHAGEN_STATE u32 entry_count;
+FMHAGEN_STATE u32 last_entry[MAX_AGENTS];
 
 // The number of the access `operation` by `agent` at `time`. One number serves a warp until it
 // releases, or an asynchronous agent until its next operation.
-static inline u32 entry_of(u32 agent, i32 time, const char* operation, u32 thread) {
+FMHAGEN_MODEL u32 entry_of(u32 agent, i32 time, const char* operation, u32 thread) {
   const Entry& last = entries[last_entry[agent]];
   if (last_entry[agent] && last.time == time && last.operation == operation) {
     return last_entry[agent];
@@ -163,16 +163,18 @@ struct ReadSet {
   u32 rest;
 };
 
-static ReadSet* read_sets;  // read_sets[0] is the empty set
-static u32 read_set_count;
+FMHAGEN_STATE ReadSet* read_sets;  // read_sets[0] is the empty set
+FMHAGEN_STATE u32 read_set_count;
 
-static struct {
+struct SetStep {
   u32 from;
   u32 entry;
   u32 to;
-} set_cache[SET_CACHE];
+};
 
-static inline u32 set_new(u32 entry, u32 rest) {
+FMHAGEN_STATE SetStep set_cache[SET_CACHE];
+
+FMHAGEN_MODEL u32 set_new(u32 entry, u32 rest) {
   if (read_set_count == MAX_SETS) {
     fail(FMHAGEN_LIMIT, issuer_here("emulator"), "the race detector's history is full");
   }
@@ -181,7 +183,7 @@ static inline u32 set_new(u32 entry, u32 rest) {
 }
 
 // `set` without the accesses of `agent`.
-static u32 set_without(u32 set, u32 agent) {
+FMHAGEN_MODEL u32 set_without(u32 set, u32 agent) {
   bool found = false;
   for (u32 at = set; at && !found; at = read_sets[at].rest) {
     found = entries[read_sets[at].entry].agent == agent;
@@ -232,7 +234,7 @@ FMHAGEN_NOINLINE Access access_here(const char* operation) {
 }
 
 // An access of asynchronous agent `agent` at its time `time`; the issuer knew `known`.
-static inline Access access_of(u32 agent, i32 time, const Issuer& issuer, const Knowledge& known,
+FMHAGEN_MODEL Access access_of(u32 agent, i32 time, const Issuer& issuer, const Knowledge& known,
                                bool async_proxy) {
   Access access{};
   access.issuer = issuer;
@@ -245,7 +247,7 @@ static inline Access access_of(u32 agent, i32 time, const Issuer& issuer, const 
 }
 
 // Notes an ordinary write of shared memory by the access's issuer.
-static inline void note_lane_write(const Access& access) {
+FMHAGEN_MODEL void note_lane_write(const Access& access) {
   LaneWrites& writes = lane_writes[access.issuer.thread / LANES];
   writes.unfenced_lanes |= 1ull << access.issuer.thread % LANES;
   writes.last = entries[access.entry].time;
@@ -261,21 +263,21 @@ struct Life {
   Issuer user[MAX_AGENTS];
 };
 
-static Life lives[MAX_CLUSTER];
+FMHAGEN_STATE Life lives[MAX_CLUSTER];
 
 // `issuer` reaches into the shared memory of block `rank`, at time `time` of `agent`.
-static inline void note_reach(u32 rank, u32 agent, i32 time, const Issuer& issuer) {
+FMHAGEN_MODEL void note_reach(u32 rank, u32 agent, i32 time, const Issuer& issuer) {
   if (rank_of(issuer) == rank) return;
   lives[rank].time[agent] = time;
   lives[rank].user[agent] = issuer;
 }
 
-static inline void note_exit(const Lane& lane) {
+FMHAGEN_MODEL void note_exit(const Lane& lane) {
   if (cluster_size > 1) join(lives[lane.rank].known, knowledge[lane.warp].seen);
 }
 
 // What reached into a block must have happened before its last thread left.
-static void check_lives() {
+FMHAGEN_MODEL void check_lives() {
   if (!checking(FMHAGEN_CHECK_RACES)) return;
   for (u32 rank = 0; rank < cluster_size; rank++) {
     const Life& life = lives[rank];
@@ -288,7 +290,7 @@ static void check_lives() {
   }
 }
 
-static inline void clocks_begin_block() {
+FMHAGEN_MODEL void clocks_begin_block() {
   agent_count = warp_count;
   if (cluster_size > 1) memset(lives, 0, sizeof lives);
   entry_count = read_set_count = 1;

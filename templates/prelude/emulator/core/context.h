@@ -9,7 +9,7 @@
 #include <ucontext.h>
 #endif
 
-#ifndef FMHAGEN_EMULATOR_UCONTEXT
+#if !defined(FMHAGEN_EMULATOR_UCONTEXT) && !defined(FMHAGEN_EMULATOR_ELSEWHERE)
 // System V x86-64: a call preserves rbx, rbp, r12-r15 and the stack pointer; the rest is dead
 // across it, so that six pushes save a fiber. (swapcontext also saves the signal mask, by a
 // system call: 177 ns.)
@@ -35,6 +35,8 @@ __asm__(
     "  popq %rbp\n"
     "  ret\n"
     ".size fmhagen_emulator_switch, . - fmhagen_emulator_switch\n");
+#endif
+#ifndef FMHAGEN_EMULATOR_UCONTEXT
 extern "C" __attribute__((visibility("hidden"))) void fmhagen_emulator_switch(void** save,
                                                                               void* load);
 #endif
@@ -47,12 +49,12 @@ struct Context {
   void* stack_pointer;
 };
 
-static inline void context_switch(Context& from, Context& to) {
+FMHAGEN_MODEL void context_switch(Context& from, Context& to) {
   fmhagen_emulator_switch(&from.stack_pointer, to.stack_pointer);
 }
 
 // A context that starts in `entry` (which never returns) on the stack [low, top).
-static inline void context_make(Context& context, u8*, u8* top, void (*entry)()) {
+FMHAGEN_MODEL void context_make(Context& context, u8*, u8* top, void (*entry)()) {
   void** slot = reinterpret_cast<void**>(top);
   *--slot = nullptr;  // a return address that stops a backtrace, and the alignment of a call
   *--slot = reinterpret_cast<void*>(entry);
@@ -66,11 +68,11 @@ struct Context {
   ucontext_t state;
 };
 
-static inline void context_switch(Context& from, Context& to) {
+FMHAGEN_MODEL void context_switch(Context& from, Context& to) {
   swapcontext(&from.state, &to.state);
 }
 
-static inline void context_make(Context& context, u8* low, u8* top, void (*entry)()) {
+FMHAGEN_MODEL void context_make(Context& context, u8* low, u8* top, void (*entry)()) {
   getcontext(&context.state);
   context.state.uc_stack.ss_sp = low;
   context.state.uc_stack.ss_size = static_cast<size_t>(top - low);
@@ -84,16 +86,16 @@ static inline void context_make(Context& context, u8* low, u8* top, void (*entry
 
 enum : u32 { DEFAULT_STACK_BYTES = 128 << 10, PAGE_BYTES = 4096, COLOURS = 64, LINE_BYTES = 64 };
 
-static u8* stacks;
-static u64 stack_pitch;
-static u32 stack_count;
+FMHAGEN_STATE u8* stacks;
+FMHAGEN_STATE u64 stack_pitch;
+FMHAGEN_STATE u32 stack_count;
 
-static void stacks_unmap() {
+FMHAGEN_MODEL void stacks_unmap() {
   if (stacks) munmap(stacks, stack_pitch * stack_count);
   stacks = nullptr;
 }
 
-static bool stacks_map(u32 count, u32 bytes) {
+FMHAGEN_MODEL bool stacks_map(u32 count, u32 bytes) {
   if (!bytes) bytes = DEFAULT_STACK_BYTES;
   u64 pitch = (bytes + 2 * PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
   if (!stacks || stack_count < count || stack_pitch != pitch) {
@@ -114,18 +116,18 @@ static bool stacks_map(u32 count, u32 bytes) {
 
 // Between runs there are no guards: each splits the mapping, Linux allows a process 65530 pieces by
 // default, and a process may keep many kernels.
-static void stacks_join() {
+FMHAGEN_MODEL void stacks_join() {
   if (stacks) mprotect(stacks, stack_pitch * stack_count, PROT_READ | PROT_WRITE);
 }
 
 static inline u8* stack_low(u32 index) { return stacks + index * stack_pitch + PAGE_BYTES; }
 
 // The top of a stack, coloured: equal offsets in equal-sized stacks would share a cache set.
-static inline u8* stack_top(u32 index) {
+FMHAGEN_MODEL u8* stack_top(u32 index) {
   return stacks + (index + 1) * stack_pitch - (index * 5 % COLOURS) * LINE_BYTES;
 }
 
-static inline bool is_guard_page(const void* address) {
+FMHAGEN_MODEL bool is_guard_page(const void* address) {
   const u8* byte = static_cast<const u8*>(address);
   if (!stacks || byte < stacks || byte >= stacks + stack_pitch * stack_count) return false;
   return static_cast<u64>(byte - stacks) % stack_pitch < PAGE_BYTES;

@@ -8,9 +8,9 @@ namespace emulator {
 
 enum : u64 { ARENA_BYTES = 1ull << 30 };
 
-static u8* arena;
-static u64 arena_used;
-static u32 run_number;  // pools of an earlier run are void
+FMHAGEN_STATE u8* arena;
+FMHAGEN_STATE u64 arena_used;
+FMHAGEN_STATE u32 run_number;  // pools of an earlier run are void
 
 template <class Object>
 struct Pool {
@@ -61,10 +61,10 @@ struct Event {
 
 enum : u32 { MAX_EVENTS = 8192, LAST = ~0u };
 
-static Event* in_flight[MAX_EVENTS];
-static u32 in_flight_count;
+FMHAGEN_STATE Event* in_flight[MAX_EVENTS];
+FMHAGEN_STATE u32 in_flight_count;
 
-static inline void withdraw(Event& event) {
+FMHAGEN_MODEL void withdraw(Event& event) {
   in_flight[event.slot] = in_flight[--in_flight_count];
   in_flight[event.slot]->slot = event.slot;
 }
@@ -76,7 +76,7 @@ FMHAGEN_NOINLINE void fire_now(Event& event) {
 }
 
 // Lets something that is in flight take effect. False if nothing is.
-static inline bool fire_any() {
+FMHAGEN_MODEL bool fire_any() {
   if (!in_flight_count) return false;
   fire_now(*in_flight[random_below(in_flight_count)]);
   return true;
@@ -102,7 +102,7 @@ FMHAGEN_NOINLINE void post(Event& event, void (*fire)(Event&)) {
 }
 
 // One scheduler step: the moments of some events have come.
-static inline void advance_time() {
+FMHAGEN_MODEL void advance_time() {
   for (u32 i = in_flight_count; i-- > 0;) {
     if (i >= in_flight_count) continue;  // firing one event may have withdrawn others
     Event& event = *in_flight[i];

@@ -54,44 +54,44 @@ struct Warp {
   Rendezvous rendezvous;
 };
 
-static Lane lanes[MAX_THREADS];
-static Warp warps[MAX_WARPS];
-static u64 ready_warps;
-static u32 cluster_size;  // blocks that run together
-static u32 thread_count;  // of a cluster
-static u32 warp_count;    // of a cluster
-static u32 lanes_done;
-static u32 first_block;  // of the cluster that runs
-static Lane* current;   // the lane that runs, or null in the scheduler
-static Context scheduler_context;
-static Context outer_context;  // the caller of fmhagen_emulator_run
-static Context abandoned;      // where a failed fiber is left
+FMHAGEN_STATE Lane lanes[MAX_THREADS];
+FMHAGEN_STATE Warp warps[MAX_WARPS];
+FMHAGEN_STATE u64 ready_warps;
+FMHAGEN_STATE u32 cluster_size;  // blocks that run together
+FMHAGEN_STATE u32 thread_count;  // of a cluster
+FMHAGEN_STATE u32 warp_count;    // of a cluster
+FMHAGEN_STATE u32 lanes_done;
+FMHAGEN_STATE u32 first_block;  // of the cluster that runs
+FMHAGEN_STATE Lane* current;   // the lane that runs, or null in the scheduler
+FMHAGEN_STATE Context scheduler_context;
+FMHAGEN_STATE Context outer_context;  // the caller of fmhagen_emulator_run
+FMHAGEN_STATE Context abandoned;      // where a failed fiber is left
 
 enum : u64 { ALL_LANES = LANES == 64 ? ~0ull : (1ull << (LANES & 63)) - 1 };
 
 static inline Warp& current_warp() { return warps[current->warp]; }
 
 // The running lane as the issuer of an operation.
-static inline Issuer issuer_here(const char* operation) {
+FMHAGEN_MODEL Issuer issuer_here(const char* operation) {
   if (!current) return Issuer{first_block, 0, operation};
   bool is_early = request->dependent && !current->has_waited;
   return Issuer{first_block, current->thread, operation, is_early};
 }
 
-static inline void leave_run() {
+FMHAGEN_MODEL void leave_run() {
   context_switch(abandoned, outer_context);
   __builtin_unreachable();
 }
 
 // ---- switching ----------------------------------------------------------------------------------
 
-static inline void make_ready(Lane& lane) {
+FMHAGEN_MODEL void make_ready(Lane& lane) {
   warps[lane.warp].ready |= 1ull << lane.lane;
   ready_warps |= 1ull << lane.warp;
 }
 
 // The next ready lane of a warp, cyclically from its rotation; it is no longer ready.
-static inline Lane& take_ready_lane(u32 warp_index) {
+FMHAGEN_MODEL Lane& take_ready_lane(u32 warp_index) {
   Warp& warp = warps[warp_index];
   u64 later = warp.ready & (~0ull << warp.rotation);
   u32 lane = static_cast<u32>(__builtin_ctzll(later ? later : warp.ready));
@@ -114,8 +114,8 @@ FMHAGEN_NOINLINE void leave_lane(Lane& lane) {
 }
 
 // Blocks the running lane until somebody wakes the queue. `describe` explains the wait.
-static void block_on(WaitQueue& queue, const char* operation,
-                     void (*describe)(const Lane&, Text&), u64 a, u64 b) {
+FMHAGEN_MODEL void block_on(WaitQueue& queue, const char* operation,
+                            void (*describe)(const Lane&, Text&), u64 a, u64 b) {
   Lane& lane = *current;
   lane.operation = operation;
   lane.describe = describe;
@@ -150,12 +150,12 @@ FMHAGEN_NOINLINE void preempt() {
 
 // ---- rendezvous ---------------------------------------------------------------------------------
 
-static void describe_rendezvous(const Lane& lane, Text& text) {
+FMHAGEN_MODEL void describe_rendezvous(const Lane& lane, Text& text) {
   const Rendezvous& meeting = warps[lane.warp].rendezvous;
   text.add("%u of %u lanes of the warp have come", meeting.arrived, u32(LANES));
 }
 
-static void rendezvous_released(u32 warp);  // banks.h
+FMHAGEN_MODEL void rendezvous_released(u32 warp);  // banks.h
 
 // All lanes of the warp meet; the last one to come calls `work`, then all go on. `argument` must
 // be the same in all of them.
@@ -204,13 +204,13 @@ FMHAGEN_NOINLINE const u32* warp_exchange(const char* instruction, u64 argument,
 
 // ---- the end of nobody's turn -------------------------------------------------------------------
 
-static inline bool same_wait(const Lane& a, const Lane& b) {
+FMHAGEN_MODEL bool same_wait(const Lane& a, const Lane& b) {
   return a.warp == b.warp && a.done == b.done && a.operation == b.operation &&
          a.describe == b.describe && a.wait_a == b.wait_a && a.wait_b == b.wait_b;
 }
 
 // Reports a deadlock: every group of lanes and what it waits for.
-[[noreturn]] static void fail_deadlock() {
+[[noreturn]] FMHAGEN_MODEL void fail_deadlock() {
   Text text = fault_text();
   text.add("block %u: no lane can run and nothing is in flight", first_block);
   u32 threads = warp_count * LANES;

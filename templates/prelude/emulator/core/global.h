@@ -5,10 +5,10 @@
 namespace emulator {
 
 // For each byte of a buffer that is written once: 0, or 1 + the block that wrote it, modulo 65535.
-static u16* written_by[FMHAGEN_MAX_BUFFERS];
-static u32 last_buffer;
+FMHAGEN_STATE u16* written_by[FMHAGEN_MAX_BUFFERS];
+FMHAGEN_STATE u32 last_buffer;
 
-static bool buffers_begin() {
+FMHAGEN_MODEL bool buffers_begin() {
   for (u32 i = 0; i < request->buffer_count; i++) {
     const FmhagenBuffer& buffer = request->buffers[i];
     written_by[i] = nullptr;
@@ -26,7 +26,7 @@ static bool buffers_begin() {
 }
 
 // Reports what of the poisoned buffers is still unwritten, and frees all shadows.
-static void buffers_end() {
+FMHAGEN_MODEL void buffers_end() {
   for (u32 i = 0; i < request->buffer_count; i++) {
     const FmhagenBuffer& buffer = request->buffers[i];
     FmhagenUse& use = report->uses[i];
@@ -41,7 +41,7 @@ static void buffers_end() {
 }
 
 // The buffer that holds [address, address + bytes); `verb` is "read" or "write".
-static inline u32 find_buffer(const Issuer& issuer, u64 address, u64 bytes, const char* verb) {
+FMHAGEN_MODEL u32 find_buffer(const Issuer& issuer, u64 address, u64 bytes, const char* verb) {
   const FmhagenBuffer* buffers = request->buffers;
   u32 found = last_buffer;
   u32 count = request->buffer_count;
@@ -65,7 +65,7 @@ static inline u32 find_buffer(const Issuer& issuer, u64 address, u64 bytes, cons
        address);
 }
 
-static inline void check_global_alignment(const Issuer& issuer, u64 address, u32 alignment) {
+FMHAGEN_MODEL void check_global_alignment(const Issuer& issuer, u64 address, u32 alignment) {
   if (address & (alignment - 1)) {
     fail(FMHAGEN_MISALIGNED, issuer, "global address 0x%llx is not aligned to %u bytes", address,
          alignment);
@@ -114,12 +114,13 @@ FMHAGEN_NOINLINE u8* global_write(const Issuer& issuer, u64 address, u64 bytes) 
 
 // An atomic maximum of a float in global memory. NOTE: it is no write in the sense of "once at most": many threads may
 // raise one number, in any order.
-static inline void raise_float(const Issuer& issuer, f32* address, f32 value) {
+FMHAGEN_MODEL void raise_float(const Issuer& issuer, f32* address, f32 value) {
   u64 where = reinterpret_cast<u64>(address);
   check_global_alignment(issuer, where, 4);
   u32 index = find_buffer(issuer, where, 4, "atomic maximum");
   if (!request->buffers[index].writable) {
-    fail(FMHAGEN_OUT_OF_BOUNDS, issuer, "an atomic maximum in %s, which is read-only", request->buffers[index].name);
+    fail(FMHAGEN_OUT_OF_BOUNDS, issuer, "an atomic maximum in %s, which is read-only",
+         request->buffers[index].name);
   }
   report->uses[index].bytes_written += 4;
   f32 before;

@@ -2,14 +2,14 @@
 #pragma once
 #include "global.h"
 
-static inline bool any_lane(bool predicate) {
+FMHAGEN_MODEL bool any_lane(bool predicate) {
   const u32* values = emulator::warp_exchange("any_lane", 0, predicate);
   u32 any = 0;
   for (u32 lane = 0; lane < emulator::LANES; lane++) any |= values[lane];
   return any != 0;
 }
 
-static inline void store_global_u8(u8* address, u32 value) {
+FMHAGEN_MODEL void store_global_u8(u8* address, u32 value) {
   emulator::Issuer issuer = emulator::issuer_here("store_global_u8");
   *emulator::global_write(issuer, reinterpret_cast<u64>(address), 1) = static_cast<u8>(value);
 }

@@ -21,12 +21,12 @@ enum : u32 {
   STATE_BARRIER = 0x10,  // the granule belongs to a barrier
 };
 
-alignas(64) static u8 shared_bytes[MAX_CLUSTER * WINDOW_BYTES];
-static u32 granule_writer[GRANULES];   // entry of the last write
-static u32 granule_readers[GRANULES];  // read set since then
-alignas(8) static u8 granule_state[GRANULES];
+alignas(64) FMHAGEN_STATE u8 shared_bytes[MAX_CLUSTER * WINDOW_BYTES];
+FMHAGEN_STATE u32 granule_writer[GRANULES];   // entry of the last write
+FMHAGEN_STATE u32 granule_readers[GRANULES];  // read set since then
+alignas(8) FMHAGEN_STATE u8 granule_state[GRANULES];
 
-static void memory_begin_block() {
+FMHAGEN_MODEL void memory_begin_block() {
   u32 granules = (request->smem_bytes + SMEM_BASE + GRANULE_BYTES - 1) / GRANULE_BYTES;
   for (u32 rank = 0; rank < cluster_size; rank++) {
     u32 first = rank * WINDOW_GRANULES;
@@ -40,7 +40,7 @@ static void memory_begin_block() {
 // Whose shared memory an address is.
 static inline u32 rank_of(u32 address) { return address / WINDOW_BYTES; }
 
-static inline void add_address(Text& text, u32 address) {
+FMHAGEN_MODEL void add_address(Text& text, u32 address) {
   u32 offset = address % WINDOW_BYTES - SMEM_BASE;
   if (cluster_size > 1) text.add("block %u's ", first_block + rank_of(address));
   for (u32 i = 0; i < request->region_count; i++) {
@@ -57,7 +57,7 @@ static inline void add_address(Text& text, u32 address) {
 
 // ---- races --------------------------------------------------------------------------------------
 
-[[noreturn]] __attribute__((noinline, cold)) static void fail_race(
+[[noreturn]] __attribute__((cold)) FMHAGEN_NOINLINE void fail_race(
     const Access& access, u32 address, const char* verb, u32 entry, const char* earlier_verb) {
   const Entry& earlier = entries[entry];
   Text text = fault_text();
@@ -70,7 +70,7 @@ static inline void add_address(Text& text, u32 address) {
   fail_written(FMHAGEN_RACE, access.issuer);
 }
 
-[[noreturn]] __attribute__((noinline, cold)) static void fail_proxy(const Access& access,
+[[noreturn]] __attribute__((cold)) FMHAGEN_NOINLINE void fail_proxy(const Access& access,
                                                                     u32 address, u32 entry) {
   const Entry& earlier = entries[entry];
   Text text = fault_text();
@@ -85,7 +85,7 @@ static inline void add_address(Text& text, u32 address) {
 }
 
 // The last write of a granule must happen before the access, and be visible to its proxy.
-static inline void order_after_writer(Access& access, u32 granule, const char* verb) {
+FMHAGEN_MODEL void order_after_writer(Access& access, u32 granule, const char* verb) {
   u32 writer = granule_writer[granule];
   if (writer == access.ordered_writer) return;
   const Entry& earlier = entries[writer];
@@ -99,7 +99,7 @@ static inline void order_after_writer(Access& access, u32 granule, const char* v
   access.ordered_writer = writer;
 }
 
-static inline void note_read(Access& access, u32 granule) {
+FMHAGEN_MODEL void note_read(Access& access, u32 granule) {
   order_after_writer(access, granule, "the read");
   u32& readers = granule_readers[granule];
   if (readers != access.set_from || !access.set_to) {
@@ -109,7 +109,7 @@ static inline void note_read(Access& access, u32 granule) {
   readers = access.set_to;
 }
 
-static inline void note_write(Access& access, u32 granule) {
+FMHAGEN_MODEL void note_write(Access& access, u32 granule) {
   order_after_writer(access, granule, "the write");
   u32& readers = granule_readers[granule];
   if (readers != access.ordered_readers) {
@@ -127,7 +127,7 @@ static inline void note_write(Access& access, u32 granule) {
 
 // ---- shared memory ------------------------------------------------------------------------------
 
-static inline void check_shared_range(const Issuer& issuer, u32 address, u32 bytes) {
+FMHAGEN_MODEL void check_shared_range(const Issuer& issuer, u32 address, u32 bytes) {
   u32 offset = address % WINDOW_BYTES - SMEM_BASE;  // huge if it lies below the base
   if (offset + u64(bytes) > request->smem_bytes || rank_of(address) >= cluster_size) {
     fail_at(FMHAGEN_OUT_OF_BOUNDS, issuer, address,
@@ -135,21 +135,21 @@ static inline void check_shared_range(const Issuer& issuer, u32 address, u32 byt
   }
 }
 
-static inline void check_alignment(const Issuer& issuer, u32 address, u32 alignment) {
+FMHAGEN_MODEL void check_alignment(const Issuer& issuer, u32 address, u32 alignment) {
   if (address & (alignment - 1)) {
     fail_at(FMHAGEN_MISALIGNED, issuer, address, "not aligned to %u bytes", alignment);
   }
 }
 
 // The bits of a granule's state that bytes [address, address + bytes) occupy.
-static inline u32 byte_mask(u32 granule, u32 address, u32 bytes) {
+FMHAGEN_MODEL u32 byte_mask(u32 granule, u32 address, u32 bytes) {
   u32 begin = granule * GRANULE_BYTES, mask = STATE_WRITTEN;
   if (address > begin) mask &= mask << (address - begin);
   if (address + bytes < begin + 4) mask &= STATE_WRITTEN >> (begin + 4 - address - bytes);
   return mask & STATE_WRITTEN;
 }
 
-__attribute__((noinline)) static void check_readable(const Access& access, u32 granule, u32 mask) {
+FMHAGEN_NOINLINE void check_readable(const Access& access, u32 granule, u32 mask) {
   u32 state = granule_state[granule], address = granule * GRANULE_BYTES;
   if (state & STATE_BARRIER) {
     fail_at(FMHAGEN_BARRIER, access.issuer, address, "an ordinary read of a barrier");
@@ -160,7 +160,7 @@ __attribute__((noinline)) static void check_readable(const Access& access, u32 g
 }
 
 // Reads bytes of shared memory; the result is where they lie on the host.
-static inline const u8* shared_read(Access& access, u32 address, u32 bytes) {
+FMHAGEN_MODEL const u8* shared_read(Access& access, u32 address, u32 bytes) {
   check_shared_range(access.issuer, address, bytes);
   u32 first = address / GRANULE_BYTES, last = (address + bytes - 1) / GRANULE_BYTES;
   bool races = checking(FMHAGEN_CHECK_RACES);
@@ -174,7 +174,7 @@ static inline const u8* shared_read(Access& access, u32 address, u32 bytes) {
 }
 
 // Claims bytes of shared memory for writing; the caller writes them where the result points.
-static inline u8* shared_write(Access& access, u32 address, u32 bytes) {
+FMHAGEN_MODEL u8* shared_write(Access& access, u32 address, u32 bytes) {
   check_shared_range(access.issuer, address, bytes);
   u32 first = address / GRANULE_BYTES, last = (address + bytes - 1) / GRANULE_BYTES;
   bool races = checking(FMHAGEN_CHECK_RACES);

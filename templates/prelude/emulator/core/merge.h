@@ -3,14 +3,14 @@
 #include "global.h"
 #include "poison.h"
 
-static inline void load_global_v4(u32 (&r)[4], const void* address) {
+FMHAGEN_MODEL void load_global_v4(u32 (&r)[4], const void* address) {
   emulator::Issuer issuer = emulator::issuer_here("load_global_v4");
   u64 where = reinterpret_cast<u64>(address);
   emulator::check_global_alignment(issuer, where, 16);
   memcpy(r, emulator::global_read(issuer, where, 16), 16);
 }
 
-static inline f32 load_lse(const f32* address) {
+FMHAGEN_MODEL f32 load_lse(const f32* address) {
   emulator::Issuer issuer = emulator::issuer_here("load_lse");
   u64 where = reinterpret_cast<u64>(address);
   emulator::check_global_alignment(issuer, where, 4);
@@ -19,13 +19,13 @@ static inline f32 load_lse(const f32* address) {
   return value;
 }
 
-static inline f32 float_of_bits(u32 bits) {
+FMHAGEN_MODEL f32 float_of_bits(u32 bits) {
   f32 value;
   memcpy(&value, &bits, 4);
   return value;
 }
 
-static inline u32 bits_of_float(f32 value) {
+FMHAGEN_MODEL u32 bits_of_float(f32 value) {
   u32 bits;
   memcpy(&bits, &value, 4);
   return bits;
@@ -33,4 +33,4 @@ static inline u32 bits_of_float(f32 value) {
 
 static inline f32 float_of_bf16(u32 bits) { return float_of_bits(bits << 16); }
 
-static inline f32 float_of_f16(u32 bits) { return emulator::float_of_f16(bits); }
+FMHAGEN_MODEL f32 float_of_f16(u32 bits) { return emulator::float_of_f16(bits); }

@@ -9,13 +9,13 @@ namespace emulator {
 // was computed on (its bits have changed) and what was computed from it (the payload).
 enum : u32 { POISON_REGISTER = 0x7FA1DEADu, POISON_MASK = 0x7FBFFFFFu };  // sign, quiet bit aside
 
-static inline u32 bits_of(f32 value) {
+FMHAGEN_MODEL u32 bits_of(f32 value) {
   u32 bits;
   memcpy(&bits, &value, 4);
   return bits;
 }
 
-static inline f32 float_of(u32 bits) {
+FMHAGEN_MODEL f32 float_of(u32 bits) {
   f32 value;
   memcpy(&value, &bits, 4);
   return value;
@@ -23,12 +23,12 @@ static inline f32 float_of(u32 bits) {
 
 // Whether a float is one that nobody wrote. g++ fills uninitialised variables with 0xFE bytes
 // (a finite float), clang with 0xFF; no computation gives exactly these.
-static inline bool is_poison(f32 value) {
+FMHAGEN_MODEL bool is_poison(f32 value) {
   u32 bits = bits_of(value);
   return (bits & POISON_MASK) == POISON_REGISTER || bits == 0xFEFEFEFEu || bits == 0xFFFFFFFFu;
 }
 
-__attribute__((noinline, cold)) static void fail_poison(const char* operation, f32 value) {
+__attribute__((cold)) FMHAGEN_NOINLINE void fail_poison(const char* operation, f32 value) {
   if ((bits_of(value) & POISON_MASK) == POISON_REGISTER) {
     fail(FMHAGEN_MATRIX, issuer_here(operation),
          "reads an accumulator (or what was computed from one) that a matrix operation in flight "
@@ -37,13 +37,13 @@ __attribute__((noinline, cold)) static void fail_poison(const char* operation, f
   fail(FMHAGEN_UNINITIALISED, issuer_here(operation), "reads a register that nobody wrote");
 }
 
-static inline void check_register(const char* operation, f32 value) {
+FMHAGEN_MODEL void check_register(const char* operation, f32 value) {
   if (is_poison(value) && checking(FMHAGEN_CHECK_POISON)) fail_poison(operation, value);
 }
 
 // ---- conversions, round to nearest even ---------------------------------------------------------
 
-static inline u32 bf16_of(f32 value) {
+FMHAGEN_MODEL u32 bf16_of(f32 value) {
   u32 bits = bits_of(value);
   if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return bits >> 16 | 0x40;  // a quiet NaN
   return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16;
@@ -51,7 +51,7 @@ static inline u32 bf16_of(f32 value) {
 
 static inline f32 float_of_bf16(u32 half) { return float_of(half << 16); }
 
-static inline u32 f16_of(f32 value) {
+FMHAGEN_MODEL u32 f16_of(f32 value) {
   u32 bits = bits_of(value), sign = bits >> 16 & 0x8000, magnitude = bits & 0x7FFFFFFFu;
   if (magnitude > 0x7F800000u) return sign | 0x7E00 | (magnitude >> 13 & 0x1FF);
   if (magnitude >= 0x47800000u) return sign | 0x7C00;  // 2^16 and more
@@ -62,7 +62,7 @@ static inline u32 f16_of(f32 value) {
   return sign | (magnitude - 0x38000000u + 0xFFF + (magnitude >> 13 & 1)) >> 13;
 }
 
-static inline f32 float_of_f16(u32 half) {
+FMHAGEN_MODEL f32 float_of_f16(u32 half) {
   // The exponent is moved by a product, which also normalises subnormals; both are exact.
   u32 magnitude = (half & 0x7FFF) << 13;
   f32 value = float_of(magnitude) * 0x1p112f;

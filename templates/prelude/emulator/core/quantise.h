@@ -15,13 +15,13 @@ static inline u32 small_float_bits(f32 magnitude, int smallest_exponent) {
   return (static_cast<u32>(exponent - smallest_exponent) << MANTISSA) + static_cast<u32>(units);
 }
 
-static inline u32 int8_of(f32 value) {
+FMHAGEN_MODEL u32 int8_of(f32 value) {
   if (value != value) return 0;
   f32 whole = nearbyintf(value);
   return static_cast<u32>(static_cast<i32>(whole < -128.0f ? -128.0f : whole > 127.0f ? 127.0f : whole)) & 0xFF;
 }
 
-static inline void check_pair(const char* operation, f32 low, f32 high) {
+FMHAGEN_MODEL void check_pair(const char* operation, f32 low, f32 high) {
   check_register(operation, low);
   check_register(operation, high);
 }

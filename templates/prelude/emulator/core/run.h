@@ -6,15 +6,15 @@
 namespace emulator {
 
 // What the target header defines. A block's beginning and end are those of all blocks of a cluster.
-static void target_begin_run();
-static void target_begin_block();
-static void target_end_block();          // may fail: work that nobody waited for
-static void target_lane_exit(Lane& lane);  // may fail: the lane's own work
+FMHAGEN_MODEL void target_begin_run();
+FMHAGEN_MODEL void target_begin_block();
+FMHAGEN_MODEL void target_end_block();          // may fail: work that nobody waited for
+FMHAGEN_MODEL void target_lane_exit(Lane& lane);  // may fail: the lane's own work
 
-static u32 busy;         // one static state: runs of one library take turns
-static int running_tid;  // whose signals are ours
+FMHAGEN_STATE u32 busy;         // one static state: runs of one library take turns
+FMHAGEN_STATE int running_tid;  // whose signals are ours
 
-static void lane_main() {
+FMHAGEN_MODEL void lane_main() {
   request->kernel(request->params);
   Lane& lane = *current;
   Warp& warp = current_warp();
@@ -31,7 +31,7 @@ static void lane_main() {
   __builtin_unreachable();
 }
 
-static void run_cluster() {
+FMHAGEN_MODEL void run_cluster() {
   clocks_begin_block();
   memory_begin_block();
   in_flight_count = 0;
@@ -78,7 +78,7 @@ static void run_cluster() {
   if (agent_count > report->agents) report->agents = agent_count;
 }
 
-static void scheduler_main() {
+FMHAGEN_MODEL void scheduler_main() {
   target_begin_run();
   for (first_block = 0; first_block < request->grid; first_block += cluster_size) run_cluster();
   leave_run();
@@ -87,10 +87,10 @@ static void scheduler_main() {
 // ---- signals: a wild pointer or an overflowing stack is a report, not the end of the process ----
 
 static const int caught_signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
-static struct sigaction earlier_actions[4];
-static u8 signal_stack[32 << 10];
+FMHAGEN_STATE struct sigaction earlier_actions[4];
+FMHAGEN_STATE u8 signal_stack[32 << 10];
 
-static void on_signal(int number, siginfo_t* info, void*) {
+FMHAGEN_MODEL void on_signal(int number, siginfo_t* info, void*) {
   if (static_cast<int>(gettid()) != running_tid) {
     signal(number, SIG_DFL);  // not ours: the instruction runs again and gets its default
     return;
@@ -100,7 +100,7 @@ static void on_signal(int number, siginfo_t* info, void*) {
        info->si_addr);
 }
 
-static void signals_begin(stack_t& earlier_stack) {
+FMHAGEN_MODEL void signals_begin(stack_t& earlier_stack) {
   running_tid = static_cast<int>(gettid());
   stack_t stack{};
   stack.ss_sp = signal_stack;
@@ -112,7 +112,7 @@ static void signals_begin(stack_t& earlier_stack) {
   for (u32 i = 0; i < 4; i++) sigaction(caught_signals[i], &action, &earlier_actions[i]);
 }
 
-static void signals_end(const stack_t& earlier_stack) {
+FMHAGEN_MODEL void signals_end(const stack_t& earlier_stack) {
   for (u32 i = 0; i < 4; i++) sigaction(caught_signals[i], &earlier_actions[i], nullptr);
   sigaltstack(&earlier_stack, nullptr);
   running_tid = 0;
@@ -133,7 +133,7 @@ static bool keep_mapped(Object*& memory, u64 bytes) {
 
 enum : u64 { ENTRIES_BYTES = sizeof(Entry) * MAX_ENTRIES, SETS_BYTES = sizeof(ReadSet) * MAX_SETS };
 
-static bool memory_map() {
+FMHAGEN_MODEL bool memory_map() {
   arena_used = 0;
   return keep_mapped(arena, ARENA_BYTES) && keep_mapped(entries, ENTRIES_BYTES) &&
          keep_mapped(read_sets, SETS_BYTES) &&
@@ -148,13 +148,13 @@ __attribute__((destructor)) static void memory_unmap() {
   stacks_unmap();
 }
 
-static void fail_launch(const char* text) {
+FMHAGEN_MODEL void fail_launch(const char* text) {
   report->status = FMHAGEN_LAUNCH;
   report->kind = kind_names[FMHAGEN_LAUNCH];
   snprintf(report->message, sizeof report->message, "%s", text);
 }
 
-static bool request_is_good() {
+FMHAGEN_MODEL bool request_is_good() {
   if (request->abi_version != FMHAGEN_ABI_VERSION) {
     fail_launch("the library and its caller have different versions of FmhagenRun");
   } else if (!request->kernel) {
@@ -175,7 +175,7 @@ static bool request_is_good() {
   return false;
 }
 
-static void run_request() {
+FMHAGEN_MODEL void run_request() {
   if (!request_is_good()) return;
   run_number++;
   cluster_size = request->cluster ? request->cluster : 1;

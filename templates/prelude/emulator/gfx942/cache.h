@@ -5,7 +5,7 @@
 namespace emulator {
 
 // Reads `bytes` bytes of global memory, at a multiple of their number.
-static inline void load_global(const char* operation, void* value, const void* address, u32 bytes) {
+FMHAGEN_MODEL void load_global(const char* operation, void* value, const void* address, u32 bytes) {
   Issuer issuer = issuer_here(operation);
   u64 source = reinterpret_cast<u64>(address);
   check_global_alignment(issuer, source, bytes);
@@ -13,7 +13,8 @@ static inline void load_global(const char* operation, void* value, const void* a
 }
 
 // Writes `bytes` bytes of global memory, at a multiple of their number.
-static inline void store_global(const char* operation, void* address, const void* value, u32 bytes) {
+FMHAGEN_MODEL void store_global(const char* operation, void* address, const void* value,
+                                u32 bytes) {
   Issuer issuer = issuer_here(operation);
   u64 target = reinterpret_cast<u64>(address);
   check_global_alignment(issuer, target, bytes);
@@ -41,67 +42,67 @@ static inline f32x2 pair_of_fnuz(u32 four, u32 first) {
 
 // ---- global memory ---------------------------------------------------------------------------------------
 
-static inline i32 load_global_i32(const i32* address) {
+FMHAGEN_MODEL i32 load_global_i32(const i32* address) {
   i32 value;
   emulator::load_global("load_global_i32", &value, address, 4);
   return value;
 }
 
-static inline f32 load_global_f32(const f32* address) {
+FMHAGEN_MODEL f32 load_global_f32(const f32* address) {
   f32 value;
   emulator::load_global("load_global_f32", &value, address, 4);
   return value;
 }
 
-static inline void load_global_f32x4(f32 (&values)[4], const f32* address) {
+FMHAGEN_MODEL void load_global_f32x4(f32 (&values)[4], const f32* address) {
   emulator::load_global("global_load_dwordx4", values, address, 16);
 }
 
-static inline void load_global_16(u32* words, const u8* address) {
+FMHAGEN_MODEL void load_global_16(u32* words, const u8* address) {
   emulator::load_global("global_load_dwordx4", words, address, 16);
 }
 
-static inline void load_global_8(u32* words, const u8* address) {
+FMHAGEN_MODEL void load_global_8(u32* words, const u8* address) {
   emulator::load_global("global_load_dwordx2", words, address, 8);
 }
 
-static inline u32 load_global_4(const u8* address) {
+FMHAGEN_MODEL u32 load_global_4(const u8* address) {
   u32 value;
   emulator::load_global("global_load_dword", &value, address, 4);
   return value;
 }
 
-static inline u32 load_global_2(const u8* address) {
+FMHAGEN_MODEL u32 load_global_2(const u8* address) {
   u16 value;
   emulator::load_global("global_load_ushort", &value, address, 2);
   return value;
 }
 
-static inline u32 load_global_1(const u8* address) {
+FMHAGEN_MODEL u32 load_global_1(const u8* address) {
   u8 value;
   emulator::load_global("global_load_ubyte", &value, address, 1);
   return value;
 }
 
-static inline void store_global_f32x2(f32* address, f32 low, f32 high) {
+FMHAGEN_MODEL void store_global_f32x2(f32* address, f32 low, f32 high) {
   emulator::check_register("global_store_dwordx2", low);
   emulator::check_register("global_store_dwordx2", high);
   const f32 values[2] = {low, high};
   emulator::store_global("global_store_dwordx2", address, values, 8);
 }
 
-static inline void store_global_u32(u16* address, u32 value) {
+FMHAGEN_MODEL void store_global_u32(u16* address, u32 value) {
   emulator::store_global("global_store_dword", address, &value, 4);
 }
 
-static inline void store_global_u16(u16* address, u32 value) {
+FMHAGEN_MODEL void store_global_u16(u16* address, u32 value) {
   u16 element = static_cast<u16>(value);
   emulator::store_global("global_store_short", address, &element, 2);
 }
 
 // ---- LDS and lanes ---------------------------------------------------------------------------------------
 
-static inline u32x2 lds_read_b64(u32 address) {
+FMHAGEN_MODEL u32x2 lds_read_b64(u32 address) {
   static emulator::BankKind kind{"ds_read_b64"};
   u32x2 value;
   emulator::lds_read("ds_read_b64", address, &value, 8);
@@ -109,11 +110,11 @@ static inline u32x2 lds_read_b64(u32 address) {
   return value;
 }
 
-static inline u32 from_lane(u32 value, u32 lane) {
+FMHAGEN_MODEL u32 from_lane(u32 value, u32 lane) {
   return emulator::warp_exchange("ds_bpermute_b32 (from_lane)", 0, value)[lane % emulator::LANES];
 }
 
-static inline u32 warp_ballot(bool predicate) {
+FMHAGEN_MODEL u32 warp_ballot(bool predicate) {
   const u32* values = emulator::warp_exchange("v_cmp (warp_ballot)", 0, predicate);
   u32 bits = 0;
   for (u32 lane = 0; lane < 32; lane++) bits |= u32(values[lane] != 0) << lane;
@@ -122,7 +123,7 @@ static inline u32 warp_ballot(bool predicate) {
 
 // ---- conversions -----------------------------------------------------------------------------------------
 
-static inline u32 subtract_f16x2(u32 a, u32 b) {
+FMHAGEN_MODEL u32 subtract_f16x2(u32 a, u32 b) {
   u32 low = emulator::f16_of(emulator::float_of_f16(a & 0xFFFF) - emulator::float_of_f16(b & 0xFFFF));
   u32 high = emulator::f16_of(emulator::float_of_f16(a >> 16) - emulator::float_of_f16(b >> 16));
   return low | high << 16;

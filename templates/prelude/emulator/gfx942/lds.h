@@ -33,9 +33,9 @@ struct LdsQueue {
   PendingWrite writes[QUEUE_WRITES];
 };
 
-static LdsQueue lds_queues[MAX_WARPS];
+FMHAGEN_STATE LdsQueue lds_queues[MAX_WARPS];
 
-static void lds_apply(LdsQueue& queue, u32 writes) {
+FMHAGEN_MODEL void lds_apply(LdsQueue& queue, u32 writes) {
   for (; writes; writes--) {
     const PendingWrite& write = queue.writes[queue.applied++];
     Issuer issuer{first_block, write.thread, write.operation};
@@ -46,7 +46,7 @@ static void lds_apply(LdsQueue& queue, u32 writes) {
 }
 
 // The moment of some writes has come, in order.
-static void lds_fire(Event& event) {
+FMHAGEN_MODEL void lds_fire(Event& event) {
   LdsQueue& queue = reinterpret_cast<LdsQueue&>(event);
   queue.posted = false;
   u32 pending = queue.count - queue.applied;
@@ -58,13 +58,13 @@ static void lds_fire(Event& event) {
 }
 
 // Everything that the running wave has written is there, and the wave knows it.
-static void lds_complete() {
+FMHAGEN_MODEL void lds_complete() {
   LdsQueue& queue = lds_queues[current->warp];
   lds_apply(queue, queue.count - queue.applied);
   knowledge[current->warp].seen.time[queue.agent] = queue.time++;
 }
 
-static void lds_write(const char* operation, u32 address, const void* value, u32 bytes) {
+FMHAGEN_MODEL void lds_write(const char* operation, u32 address, const void* value, u32 bytes) {
   LdsQueue& queue = lds_queues[current->warp];
   Issuer issuer = issuer_here(operation);
   check_shared_range(issuer, address, bytes);
@@ -87,7 +87,7 @@ static void lds_write(const char* operation, u32 address, const void* value, u32
 }
 
 // A read of bytes that nobody wrote may miss a write that still sits in another wave's queue.
-__attribute__((noinline, cold)) static void find_pending(const Access& access, u32 address,
+__attribute__((cold)) FMHAGEN_NOINLINE void find_pending(const Access& access, u32 address,
                                                          u32 bytes) {
   for (u32 warp = 0; warp < warp_count; warp++) {
     const LdsQueue& queue = lds_queues[warp];
@@ -107,7 +107,7 @@ __attribute__((noinline, cold)) static void find_pending(const Access& access, u
   }
 }
 
-static void lds_read(const char* operation, u32 address, void* value, u32 bytes) {
+FMHAGEN_MODEL void lds_read(const char* operation, u32 address, void* value, u32 bytes) {
   LdsQueue& queue = lds_queues[current->warp];
   if (queue.count) lds_complete();
   Access access = access_here(operation);
@@ -129,14 +129,14 @@ struct BlockBarrier {
   Knowledge known;
 };
 
-static BlockBarrier block_barrier_state;
+FMHAGEN_STATE BlockBarrier block_barrier_state;
 
-static void describe_block_barrier(const Lane&, Text& text) {
+FMHAGEN_MODEL void describe_block_barrier(const Lane&, Text& text) {
   text.add("%u of %u waves have come", block_barrier_state.arrived,
            warp_count - block_barrier_state.gone);
 }
 
-static void block_barrier_open() {
+FMHAGEN_MODEL void block_barrier_open() {
   BlockBarrier& barrier = block_barrier_state;
   if (!barrier.arrived || barrier.arrived + barrier.gone < warp_count) return;
   for (u32 warp = 0; warp < warp_count; warp++) acquire_from(barrier.known, warp);
@@ -145,7 +145,7 @@ static void block_barrier_open() {
   wake_all(barrier.waiting);
 }
 
-static void block_barrier_meet() {
+FMHAGEN_MODEL void block_barrier_meet() {
   BlockBarrier& barrier = block_barrier_state;
   u32 generation = barrier.generation;
   preempt();
@@ -168,7 +168,7 @@ static const u8 read_groups[4][8] = {{0, 1, 2, 3, 20, 21, 22, 23},
                                      {12, 13, 14, 15, 24, 25, 26, 27}};
 
 // `bytes_per_lane` has BANK_WRITE added for a write, whose lanes go through in another order.
-static Wavefronts target_wavefronts(const u32* address, u64 present, u32 bytes_per_lane) {
+FMHAGEN_MODEL Wavefronts target_wavefronts(const u32* address, u64 present, u32 bytes_per_lane) {
   u32 bytes = bytes_per_lane % BANK_WRITE;
   u32 together = BANKS * 4 / bytes;
   bool is_read_b128 = bytes_per_lane == 16;
@@ -189,9 +189,9 @@ static Wavefronts target_wavefronts(const u32* address, u64 present, u32 bytes_p
 
 // ---- the run ------------------------------------------------------------------------------------------
 
-static void target_begin_run() {}
+FMHAGEN_MODEL void target_begin_run() {}
 
-static void target_begin_block() {
+FMHAGEN_MODEL void target_begin_block() {
   memset(static_cast<void*>(&block_barrier_state), 0, sizeof block_barrier_state);
   for (u32 warp = 0; warp < warp_count; warp++) {
     LdsQueue& queue = lds_queues[warp];
@@ -203,9 +203,9 @@ static void target_begin_block() {
 }
 
 // NOTE: writes that nobody waited for are not a fault by themselves: a wave may end with them.
-static void target_end_block() {}
+FMHAGEN_MODEL void target_end_block() {}
 
-static void target_lane_exit(Lane& lane) {
+FMHAGEN_MODEL void target_lane_exit(Lane& lane) {
   if ((warps[lane.warp].done | 1ull << lane.lane) != ALL_LANES) return;
   block_barrier_state.gone++;
   block_barrier_open();

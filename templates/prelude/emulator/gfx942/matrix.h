@@ -14,11 +14,11 @@ enum : u32 { OPERAND_ELEMENTS = 4 };
 
 static constexpr u32 mfma_line(u32 size, u32 lane) { return lane % size; }
 
-static constexpr u32 mfma_depth(u32 size, u32 lane, u32 element) {
+FMHAGEN_MODEL constexpr u32 mfma_depth(u32 size, u32 lane, u32 element) {
   return OPERAND_ELEMENTS * (lane / size) + element;
 }
 
-static constexpr u32 mfma_row(u32 size, u32 lane, u32 i) {
+FMHAGEN_MODEL constexpr u32 mfma_row(u32 size, u32 lane, u32 i) {
   return 256 / size * (i / 4) + 4 * (lane / size) + i % 4;
 }
 
@@ -29,7 +29,7 @@ struct MatrixMeeting {
   f32 d[LANES][16];  // C, then D
 };
 
-static MatrixMeeting matrix_meetings[MAX_WARPS];
+FMHAGEN_STATE MatrixMeeting matrix_meetings[MAX_WARPS];
 
 // NOTE: four columns at a time by hand, since no compiler does it below -O2; the sums are the same.
 typedef f32 FourColumns __attribute__((vector_size(16), may_alias));

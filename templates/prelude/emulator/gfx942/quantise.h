@@ -17,17 +17,17 @@ static inline u32 fnuz_of(f32 value, f32 largest) {
 
 }  // namespace emulator
 
-static inline u32 pack_e4m3x2(f32 low, f32 high) {
+FMHAGEN_MODEL u32 pack_e4m3x2(f32 low, f32 high) {
   emulator::check_pair("v_cvt_pk_fp8_f32", low, high);
   return emulator::fnuz_of<3, 8>(low, 240.0f) | emulator::fnuz_of<3, 8>(high, 240.0f) << 8;
 }
 
-static inline u32 pack_e5m2x2(f32 low, f32 high) {
+FMHAGEN_MODEL u32 pack_e5m2x2(f32 low, f32 high) {
   emulator::check_pair("v_cvt_pk_bf8_f32", low, high);
   return emulator::fnuz_of<2, 16>(low, 57344.0f) | emulator::fnuz_of<2, 16>(high, 57344.0f) << 8;
 }
 
-static inline u32 pack_int8x2(f32 low, f32 high) {
+FMHAGEN_MODEL u32 pack_int8x2(f32 low, f32 high) {
   emulator::check_pair("v_cvt_i32_f32", low, high);
   return emulator::int8_of(low) | emulator::int8_of(high) << 8;
 }

@@ -26,15 +26,15 @@ struct AsyncGroups {
   i32 waited;                               // groups that a wait has covered
 };
 
-static AsyncGroups async_groups[MAX_THREADS];
-static u32 async_agents[MAX_WARPS];  // one a warp: its time is the number of the group, plus 1
+FMHAGEN_STATE AsyncGroups async_groups[MAX_THREADS];
+FMHAGEN_STATE u32 async_agents[MAX_WARPS];  // one a warp: its time is the group's number, plus 1
 
-static void async_copies_begin_block() {
+FMHAGEN_MODEL void async_copies_begin_block() {
   memset(static_cast<void*>(async_groups), 0, sizeof async_groups);
   memset(async_agents, 0, sizeof async_agents);
 }
 
-static void fire_async_copy(Event& event) {
+FMHAGEN_MODEL void fire_async_copy(Event& event) {
   AsyncCopy& copy = reinterpret_cast<AsyncCopy&>(event);
   Access access = access_of(async_agents[copy.issuer.thread / LANES], copy.time, copy.issuer,
                             copy.known, false);
@@ -46,7 +46,7 @@ static void fire_async_copy(Event& event) {
   copy.done = true;
 }
 
-static inline void async_copy(u32 destination, u64 source, u32 source_bytes) {
+FMHAGEN_MODEL void async_copy(u32 destination, u64 source, u32 source_bytes) {
   Issuer issuer = issuer_here("copy_async_16");
   destination = own_address("copy_async_16", destination);
   check_alignment(issuer, destination, CHUNK_BYTES);
@@ -70,7 +70,7 @@ static inline void async_copy(u32 destination, u64 source, u32 source_bytes) {
   post(copy.event, fire_async_copy);
 }
 
-static inline void async_copies_commit() {
+FMHAGEN_MODEL void async_copies_commit() {
   AsyncGroups& groups = async_groups[current->thread];
   groups.committed++;
   if (groups.committed - groups.waited >= static_cast<i32>(MAX_GROUPS_IN_FLIGHT)) {
@@ -106,7 +106,7 @@ FMHAGEN_NOINLINE void async_copies_wait(u32 pending) {
 }
 
 // The thread leaves: its shared memory may be another block's before a copy has landed.
-static void async_copies_lane_exit(const Lane& lane) {
+FMHAGEN_MODEL void async_copies_lane_exit(const Lane& lane) {
   const AsyncGroups& groups = async_groups[lane.thread];
   for (const AsyncCopy* first : groups.copies) {
     if (!first) continue;

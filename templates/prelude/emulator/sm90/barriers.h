@@ -35,11 +35,11 @@ struct Mbarrier {
   u32 acquired_phase[MAX_WARPS];  // phases whose knowledge a warp has
 };
 
-static Mbarrier mbarriers[MAX_MBARRIERS];
-static u32 mbarrier_count;
-static u16 mbarrier_at[GRANULES];  // index by address / 4
+FMHAGEN_STATE Mbarrier mbarriers[MAX_MBARRIERS];
+FMHAGEN_STATE u32 mbarrier_count;
+FMHAGEN_STATE u16 mbarrier_at[GRANULES];  // index by address / 4
 
-static void describe_mbarrier(const Lane& lane, Text& text) {
+FMHAGEN_MODEL void describe_mbarrier(const Lane& lane, Text& text) {
   const Mbarrier& barrier = mbarriers[lane.wait_a];
   add_address(text, barrier.address);
   text.add(", parity %llu; phase %u is in progress: %u of %u arrivals and %d bytes pending",
@@ -104,7 +104,7 @@ FMHAGEN_NOINLINE void mbarrier_complete(Mbarrier& barrier) {
 }
 
 // A copy is complete: whoever waits for the phase knows its writes, and those of older copies.
-static inline void mbarrier_load_done(Mbarrier& barrier, const Issuer& issuer, i32 time) {
+FMHAGEN_MODEL void mbarrier_load_done(Mbarrier& barrier, const Issuer& issuer, i32 time) {
   u32 ahead = static_cast<u32>(time - barrier.loads_done - 1);
   if (ahead >= MAX_LOADS) {
     fail(FMHAGEN_LIMIT, issuer, "more than %u copies in flight on one barrier", MAX_LOADS);
@@ -120,7 +120,7 @@ static inline void mbarrier_load_done(Mbarrier& barrier, const Issuer& issuer, i
   barrier.loads_in_flight--;
 }
 
-static inline void mbarrier_add_tx(Mbarrier& barrier, const Issuer& issuer, i64 bytes) {
+FMHAGEN_MODEL void mbarrier_add_tx(Mbarrier& barrier, const Issuer& issuer, i64 bytes) {
   i64 sum = barrier.tx_bytes + bytes;
   if (sum > MBARRIER_MAX || sum < -i64(MBARRIER_MAX)) {
     fail_at(FMHAGEN_BARRIER, issuer, barrier.address, "%lld bytes pending: out of range", sum);
@@ -164,13 +164,13 @@ FMHAGEN_NOINLINE void mbarrier_wait_for(u32 address, u32 parity) {
 }
 
 // fence.mbarrier_init: the running warp's initialisations become visible to the async proxy.
-static inline void mbarriers_fence() {
+FMHAGEN_MODEL void mbarriers_fence() {
   for (u32 i = 0; i < mbarrier_count; i++) {
     if (mbarriers[i].initialiser.thread / LANES == current->warp) mbarriers[i].fenced = true;
   }
 }
 
-static void mbarriers_end_block() {
+FMHAGEN_MODEL void mbarriers_end_block() {
   for (u32 i = 0; i < mbarrier_count; i++) {
     const Mbarrier& barrier = mbarriers[i];
     if (barrier.loads_in_flight || barrier.waited_phase < barrier.loaded_phase) {
@@ -195,9 +195,9 @@ struct NamedBarrier {
   Knowledge gathering;
 };
 
-static NamedBarrier named_barriers[MAX_CLUSTER][NAMED_BARRIERS];
+FMHAGEN_STATE NamedBarrier named_barriers[MAX_CLUSTER][NAMED_BARRIERS];
 
-static void describe_named_barrier(const Lane& lane, Text& text) {
+FMHAGEN_MODEL void describe_named_barrier(const Lane& lane, Text& text) {
   const NamedBarrier& barrier = named_barriers[lane.rank][lane.wait_a];
   text.add("barrier %llu: %u of %u threads have come", lane.wait_a, barrier.arrived,
            barrier.expected);
@@ -255,7 +255,7 @@ FMHAGEN_NOINLINE bool named_barrier_come(const char* operation, u32 id, u32 thre
   return barrier.verdict;
 }
 
-static void barriers_begin_block() {
+FMHAGEN_MODEL void barriers_begin_block() {
   mbarrier_count = 0;
   memset(static_cast<void*>(named_barriers), 0, sizeof named_barriers[0] * cluster_size);
 }

@@ -11,7 +11,7 @@ namespace emulator {
 enum : u32 { RANK_SHIFT = 24, PLACE_MASK = (1u << RANK_SHIFT) - 1 };
 
 // An address of any block's memory, as the emulator counts them.
-static inline u32 cluster_address_of(const char* operation, u32 address) {
+FMHAGEN_MODEL u32 cluster_address_of(const char* operation, u32 address) {
   u32 rank = address >> RANK_SHIFT, place = address & PLACE_MASK;
   if (rank >= cluster_size || place >= WINDOW_BYTES) {
     fail(FMHAGEN_OUT_OF_BOUNDS, issuer_here(operation), "0x%x is no address of shared memory",
@@ -21,7 +21,7 @@ static inline u32 cluster_address_of(const char* operation, u32 address) {
 }
 
 // The same; it must be of the block's own memory.
-static inline u32 own_address(const char* operation, u32 address) {
+FMHAGEN_MODEL u32 own_address(const char* operation, u32 address) {
   if (address >> RANK_SHIFT != current->rank) {
     fail(FMHAGEN_OUT_OF_BOUNDS, issuer_here(operation),
          "0x%x is no address of the block's own shared memory", address);
@@ -51,13 +51,13 @@ struct ClusterBarrier {
   Knowledge completed;  // the same, up to the last complete phase
 };
 
-static ClusterBarrier cluster_barrier;
+FMHAGEN_STATE ClusterBarrier cluster_barrier;
 
-static void describe_cluster_barrier(const Lane&, Text& text) {
+FMHAGEN_MODEL void describe_cluster_barrier(const Lane&, Text& text) {
   text.add("%u of %u threads have arrived", cluster_barrier.arrived, thread_count - lanes_done);
 }
 
-static inline void cluster_complete(u32 threads_left) {
+FMHAGEN_MODEL void cluster_complete(u32 threads_left) {
   ClusterBarrier& barrier = cluster_barrier;
   if (!barrier.arrived || barrier.arrived < threads_left) return;
   barrier.arrived = 0;
@@ -95,14 +95,14 @@ FMHAGEN_NOINLINE void cluster_barrier_wait() {
 }
 
 // A thread leaves: the others do not wait for it.
-static void cluster_lane_exit(const Lane& lane) {
+FMHAGEN_MODEL void cluster_lane_exit(const Lane& lane) {
   if (cluster_barrier.arrivals[lane.thread] != cluster_barrier.waits[lane.thread]) {
     fail(FMHAGEN_BARRIER, issuer_here("exit"), "the thread ends without cluster_wait");
   }
   cluster_complete(thread_count - lanes_done - 1);
 }
 
-static void cluster_begin_block() {
+FMHAGEN_MODEL void cluster_begin_block() {
   memset(static_cast<void*>(&cluster_barrier), 0, sizeof cluster_barrier);
 }
 

@@ -4,77 +4,77 @@
 
 // ---- where am I ---------------------------------------------------------------------------------
 
-static inline u32 thread_index() {
+FMHAGEN_MODEL u32 thread_index() {
   return emulator::current->thread - emulator::current->rank * emulator::request->threads;
 }
 static inline u32 block_index() { return emulator::first_block + emulator::current->rank; }
 static inline u32 grid_size() { return emulator::request->grid; }
 static inline u32 cluster_rank() { return emulator::current->rank; }
-static inline u32 smem_base() {
+FMHAGEN_MODEL u32 smem_base() {
   return emulator::current->rank << emulator::RANK_SHIFT | emulator::SMEM_BASE;
 }
 
 // ---- barriers -----------------------------------------------------------------------------------
 
-static inline void block_sync() {
+FMHAGEN_MODEL void block_sync() {
   emulator::named_barrier_come("block_sync", 0, emulator::request->threads,
                                emulator::BARRIER_SYNC, false);
 }
 
-static inline void named_barrier_sync(u32 id, u32 threads) {
+FMHAGEN_MODEL void named_barrier_sync(u32 id, u32 threads) {
   FMHAGEN_COUNT("bar.sync");
   emulator::named_barrier_come("named_barrier_sync", id, threads, emulator::BARRIER_SYNC, false);
 }
 
-static inline bool named_barrier_any(u32 id, u32 threads, bool predicate) {
+FMHAGEN_MODEL bool named_barrier_any(u32 id, u32 threads, bool predicate) {
   FMHAGEN_COUNT("bar.red");
   return emulator::named_barrier_come("named_barrier_any", id, threads, emulator::BARRIER_ANY,
                                       predicate);
 }
 
-static inline void named_barrier_arrive(u32 id, u32 threads) {
+FMHAGEN_MODEL void named_barrier_arrive(u32 id, u32 threads) {
   FMHAGEN_COUNT("bar.arrive");
   emulator::named_barrier_come("named_barrier_arrive", id, threads, emulator::BARRIER_ARRIVE,
                                false);
 }
 
-static inline void mbarrier_init(u32 barrier, u32 count) {
+FMHAGEN_MODEL void mbarrier_init(u32 barrier, u32 count) {
   emulator::mbarrier_create(barrier, count);
 }
 
 static inline void mbarrier_init_fence() { emulator::mbarriers_fence(); }
 
-static inline void mbarrier_arrive(u32 barrier) {
+FMHAGEN_MODEL void mbarrier_arrive(u32 barrier) {
   FMHAGEN_COUNT("mbarrier.arrive");
   emulator::mbarrier_arrive_with("mbarrier_arrive",
                                  emulator::own_address("mbarrier_arrive", barrier), 0);
 }
 
-static inline void mbarrier_arrive_cluster(u32 barrier) {
+FMHAGEN_MODEL void mbarrier_arrive_cluster(u32 barrier) {
   FMHAGEN_COUNT("mbarrier.arrive (cluster)");
   emulator::mbarrier_arrive_with("mbarrier_arrive_cluster",
                                  emulator::cluster_address_of("mbarrier_arrive_cluster", barrier),
                                  0);
 }
 
-static inline void mbarrier_arrive_expect_tx(u32 barrier, u32 bytes) {
+FMHAGEN_MODEL void mbarrier_arrive_expect_tx(u32 barrier, u32 bytes) {
   FMHAGEN_COUNT("mbarrier.arrive.expect_tx");
   emulator::mbarrier_arrive_with("mbarrier_arrive_expect_tx",
                                  emulator::own_address("mbarrier_arrive_expect_tx", barrier), bytes);
 }
 
-static inline void mbarrier_wait(u32 barrier, u32 parity) {
+FMHAGEN_MODEL void mbarrier_wait(u32 barrier, u32 parity) {
   FMHAGEN_COUNT("mbarrier.try_wait");
   emulator::mbarrier_wait_for(barrier, parity);
 }
 
 // ---- clusters ------------------------------------------------------------------------------------
 
-static inline u32 cluster_address(u32 address, u32 rank) {
+FMHAGEN_MODEL u32 cluster_address(u32 address, u32 rank) {
   return emulator::map_address(address, rank);
 }
 
-static inline void cluster_arrive() {
+FMHAGEN_MODEL void cluster_arrive() {
   FMHAGEN_COUNT("barrier.cluster");
   emulator::cluster_barrier_arrive();
 }
@@ -83,15 +83,15 @@ static inline void cluster_wait() { emulator::cluster_barrier_wait(); }
 
 // ---- the warp -----------------------------------------------------------------------------------
 
-static inline void warp_sync() {
+FMHAGEN_MODEL void warp_sync() {
   emulator::warp_together("warp_sync", 0, emulator::share_lane_writes);
 }
 
-static inline u32 warp_uniform(u32 value) {
+FMHAGEN_MODEL u32 warp_uniform(u32 value) {
   return emulator::warp_exchange("warp_uniform", 0, value)[0];
 }
 
-static inline f32 shuffle_xor(f32 value, u32 lane_mask) {
+FMHAGEN_MODEL f32 shuffle_xor(f32 value, u32 lane_mask) {
   FMHAGEN_COUNT("shfl");
   emulator::check_register("shuffle_xor", value);
   const u32* values =
@@ -99,13 +99,13 @@ static inline f32 shuffle_xor(f32 value, u32 lane_mask) {
   return emulator::float_of(values[(emulator::current->lane ^ lane_mask) % emulator::LANES]);
 }
 
-static inline u32 shuffle_xor(u32 value, u32 lane_mask) {
+FMHAGEN_MODEL u32 shuffle_xor(u32 value, u32 lane_mask) {
   FMHAGEN_COUNT("shfl");
   const u32* values = emulator::warp_exchange("shuffle_xor", lane_mask, value);
   return values[(emulator::current->lane ^ lane_mask) % emulator::LANES];
 }
 
-static inline bool warp_any(bool predicate) {
+FMHAGEN_MODEL bool warp_any(bool predicate) {
   FMHAGEN_COUNT("vote");
   const u32* values = emulator::warp_exchange("warp_any", 0, predicate);
   bool any = false;
@@ -123,22 +123,22 @@ static inline void registers_decrease() {
   emulator::set_registers("registers_decrease", REGISTERS, false);
 }
 
-static inline void store_matrix_x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
+FMHAGEN_MODEL void store_matrix_x4(u32 address, u32 r0, u32 r1, u32 r2, u32 r3) {
   const u32 values[4] = {r0, r1, r2, r3};
   emulator::store_matrices(address, values);
 }
 
-static inline void load_matrix_x4(u32 (&r)[4], u32 address) {
+FMHAGEN_MODEL void load_matrix_x4(u32 (&r)[4], u32 address) {
   emulator::load_matrices(r, address, false);
 }
 
-static inline void mma_m16n8k16_bf16(f32& d0, f32& d1, f32& d2, f32& d3, const u32 (&a)[4], u32 b0,
+FMHAGEN_MODEL void mma_m16n8k16_bf16(f32& d0, f32& d1, f32& d2, f32& d3, const u32 (&a)[4], u32 b0,
                                      u32 b1) {
   f32* const d[4] = {&d0, &d1, &d2, &d3};
   emulator::multiply_warp(d, a, b0, b1, false);
 }
 
-static inline void mma_m16n8k16_f16(f32& d0, f32& d1, f32& d2, f32& d3, const u32 (&a)[4], u32 b0,
+FMHAGEN_MODEL void mma_m16n8k16_f16(f32& d0, f32& d1, f32& d2, f32& d3, const u32 (&a)[4], u32 b0,
                                     u32 b1) {
   f32* const d[4] = {&d0, &d1, &d2, &d3};
   emulator::multiply_warp(d, a, b0, b1, true);
@@ -146,23 +146,23 @@ static inline void mma_m16n8k16_f16(f32& d0, f32& d1, f32& d2, f32& d3, const u3
 
 // ---- bulk copies --------------------------------------------------------------------------------
 
-static inline void tensor_map_prefetch(const TensorMap* map) {
+FMHAGEN_MODEL void tensor_map_prefetch(const TensorMap* map) {
   emulator::check_map(emulator::issuer_here("tensor_map_prefetch"), map, 0);
 }
 
-static inline void tma_load_4d(u32 destination, const TensorMap* map, u32 barrier, i32 c0, i32 c1,
+FMHAGEN_MODEL void tma_load_4d(u32 destination, const TensorMap* map, u32 barrier, i32 c0, i32 c1,
                                i32 c2, i32 c3) {
   FMHAGEN_COUNT("tma.load");
   emulator::tma_load("tma_load_4d", destination, map, barrier, {c0, c1, c2, c3, 0}, 4);
 }
 
-static inline void tma_load_4d_multicast(u32 destination, const TensorMap* map, u32 barrier, i32 c0,
+FMHAGEN_MODEL void tma_load_4d_multicast(u32 destination, const TensorMap* map, u32 barrier, i32 c0,
                                          i32 c1, i32 c2, i32 c3, u32 blocks) {
   FMHAGEN_COUNT("tma.load.multicast");
   emulator::tma_load_multicast(destination, map, barrier, {c0, c1, c2, c3, 0}, blocks);
 }
 
-static inline void tma_store_4d(const TensorMap* map, u32 source, i32 c0, i32 c1, i32 c2, i32 c3) {
+FMHAGEN_MODEL void tma_store_4d(const TensorMap* map, u32 source, i32 c0, i32 c1, i32 c2, i32 c3) {
   FMHAGEN_COUNT("tma.store");
   emulator::tma_store(map, source, {c0, c1, c2, c3, 0});
 }
@@ -171,7 +171,7 @@ static inline void tma_store_commit() { emulator::stores_commit(); }
 static inline void tma_store_wait_read() { emulator::stores_wait(false); }
 static inline void tma_store_wait() { emulator::stores_wait(true); }
 
-static inline void proxy_fence() {
+FMHAGEN_MODEL void proxy_fence() {
   FMHAGEN_COUNT("fence.proxy.async");
   emulator::fence_here();
   emulator::mbarriers_fence();
@@ -240,33 +240,33 @@ FMHAGEN_NOINLINE u32 pack_f16(f32 low, f32 high) {
   return f16_of(low) | f16_of(high) << 16;
 }
 
-static inline f32 flush_denormal(f32 x) {
+FMHAGEN_MODEL f32 flush_denormal(f32 x) {
   return (bits_of(x) & 0x7F800000u) ? x : copysignf(0.0f, x);
 }
 
 }  // namespace emulator
 
-static inline f32 exp2_approx(f32 x) {
+FMHAGEN_MODEL f32 exp2_approx(f32 x) {
   emulator::check_register("exp2_approx", x);
   return emulator::flush_denormal(exp2f(emulator::flush_denormal(x)));
 }
 
-static inline f32 log2_approx(f32 x) {
+FMHAGEN_MODEL f32 log2_approx(f32 x) {
   emulator::check_register("log2_approx", x);
   return emulator::flush_denormal(log2f(emulator::flush_denormal(x)));
 }
 
-static inline f32 reciprocal_approx(f32 x) {
+FMHAGEN_MODEL f32 reciprocal_approx(f32 x) {
   emulator::check_register("reciprocal_approx", x);
   return emulator::flush_denormal(1.0f / emulator::flush_denormal(x));
 }
 
-static inline f32 fused_multiply_add(f32 a, f32 b, f32 c) {
+FMHAGEN_MODEL f32 fused_multiply_add(f32 a, f32 b, f32 c) {
   emulator::check_register("fused_multiply_add", a);
   return fmaf(a, b, c);
 }
 
-static inline f32 maximum(f32 a, f32 b) {
+FMHAGEN_MODEL f32 maximum(f32 a, f32 b) {
   emulator::check_register("maximum", a);
   emulator::check_register("maximum", b);
   return fmaxf(a, b);
@@ -274,13 +274,13 @@ static inline f32 maximum(f32 a, f32 b) {
 
 static inline f32 infinity() { return __builtin_inff(); }
 
-static inline u32 pack_bf16x2(f32 low, f32 high) { return emulator::pack_bf16(low, high); }
+FMHAGEN_MODEL u32 pack_bf16x2(f32 low, f32 high) { return emulator::pack_bf16(low, high); }
 
-static inline u32 pack_f16x2(f32 low, f32 high) { return emulator::pack_f16(low, high); }
+FMHAGEN_MODEL u32 pack_f16x2(f32 low, f32 high) { return emulator::pack_f16(low, high); }
 
 // ---- global memory ------------------------------------------------------------------------------
 
-static inline void store_global_f32(f32* address, f32 value) {
+FMHAGEN_MODEL void store_global_f32(f32* address, f32 value) {
   FMHAGEN_COUNT("st.global");
   emulator::check_register("store_global_f32", value);
   emulator::Issuer issuer = emulator::issuer_here("store_global_f32");
@@ -289,13 +289,13 @@ static inline void store_global_f32(f32* address, f32 value) {
   memcpy(emulator::global_write(issuer, target, 4), &value, 4);
 }
 
-static inline void raise_global_f32(f32* address, f32 value) {
+FMHAGEN_MODEL void raise_global_f32(f32* address, f32 value) {
   FMHAGEN_COUNT("red.global.max");
   emulator::check_register("raise_global_f32", value);
   emulator::raise_float(emulator::issuer_here("raise_global_f32"), address, value);
 }
 
-static inline void store_global_u32(u16* address, u32 value) {
+FMHAGEN_MODEL void store_global_u32(u16* address, u32 value) {
   FMHAGEN_COUNT("st.global");
   emulator::Issuer issuer = emulator::issuer_here("store_global_u32");
   u64 target = reinterpret_cast<u64>(address);
@@ -303,7 +303,7 @@ static inline void store_global_u32(u16* address, u32 value) {
   memcpy(emulator::global_write(issuer, target, 4), &value, 4);
 }
 
-static inline void store_global_v4(u16* address, u32 r0, u32 r1, u32 r2, u32 r3) {
+FMHAGEN_MODEL void store_global_v4(u16* address, u32 r0, u32 r1, u32 r2, u32 r3) {
   FMHAGEN_COUNT("st.global");
   emulator::Issuer issuer = emulator::issuer_here("store_global_v4");
   u64 target = reinterpret_cast<u64>(address);

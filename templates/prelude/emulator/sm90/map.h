@@ -2,4 +2,6 @@
 #pragma once
 #include "isa.h"
 
-static inline u32 wave_uniform(u32 value) { return emulator::warp_exchange("wave_uniform", 0, value)[0]; }
+FMHAGEN_MODEL u32 wave_uniform(u32 value) {
+  return emulator::warp_exchange("wave_uniform", 0, value)[0];
+}

@@ -23,7 +23,7 @@ struct Descriptor {
   u32 swizzle_bytes;
 };
 
-static inline Descriptor decode_descriptor(const Issuer& issuer, u64 bits, const char* operand) {
+FMHAGEN_MODEL Descriptor decode_descriptor(const Issuer& issuer, u64 bits, const char* operand) {
   static const u32 swizzles[4] = {0, 128, 64, 32};  // bits 62-63
   Descriptor found;
   found.start = rank_of(issuer) * WINDOW_BYTES + (static_cast<u32>(bits & 0x3FFF) << 4);
@@ -46,7 +46,7 @@ static inline Descriptor decode_descriptor(const Issuer& issuer, u64 bits, const
 
 // Canonical layouts: a 16-byte chunk holds eight elements along the contiguous dimension.
 // K-major: chunk `half` (k / 8) of row `row` (m or n).
-static inline u32 k_major_chunk(const Descriptor& matrix, u32 row, u32 half) {
+FMHAGEN_MODEL u32 k_major_chunk(const Descriptor& matrix, u32 row, u32 half) {
   u32 pitch = matrix.swizzle_bytes ? matrix.swizzle_bytes : CHUNK_BYTES;
   u32 step = matrix.swizzle_bytes ? CHUNK_BYTES : matrix.leading;
   u32 linear = matrix.start + row / 8 * matrix.stride + row % 8 * pitch + half * step;
@@ -54,7 +54,7 @@ static inline u32 k_major_chunk(const Descriptor& matrix, u32 row, u32 half) {
 }
 
 // MN-major: columns 8 * chunk to 8 * chunk + 7 of row k.
-static inline u32 mn_major_chunk(const Descriptor& matrix, u32 k, u32 chunk) {
+FMHAGEN_MODEL u32 mn_major_chunk(const Descriptor& matrix, u32 k, u32 chunk) {
   if (!matrix.swizzle_bytes) {
     return matrix.start + k / 8 * matrix.leading + k % 8 * CHUNK_BYTES + chunk * matrix.stride;
   }
@@ -66,15 +66,15 @@ static inline u32 mn_major_chunk(const Descriptor& matrix, u32 k, u32 chunk) {
 
 // ---- operands as floats -------------------------------------------------------------------------
 
-alignas(64) static f32 operand_a[QUARTER_ROWS][WGMMA_K];
-alignas(64) static f32 operand_b[WGMMA_K][WGMMA_MAX_N];
+alignas(64) FMHAGEN_STATE f32 operand_a[QUARTER_ROWS][WGMMA_K];
+alignas(64) FMHAGEN_STATE f32 operand_b[WGMMA_K][WGMMA_MAX_N];
 
-static inline f32 float_of_half(u32 half, bool f16) {
+FMHAGEN_MODEL f32 float_of_half(u32 half, bool f16) {
   return f16 ? float_of_f16(half) : float_of_bf16(half);
 }
 
 // Eight 16-bit elements of shared memory.
-static inline void read_chunk(Access& access, u32 address, bool f16, f32 (&values)[8]) {
+FMHAGEN_MODEL void read_chunk(Access& access, u32 address, bool f16, f32 (&values)[8]) {
   u16 halves[8];
   memcpy(halves, shared_read(access, address, CHUNK_BYTES), CHUNK_BYTES);
   if (f16) {
@@ -85,7 +85,7 @@ static inline void read_chunk(Access& access, u32 address, bool f16, f32 (&value
 }
 
 // Rows 16 * quarter to 16 * quarter + 15 of A: what one warp of the warpgroup multiplies.
-static inline void load_a(Access& access, const Descriptor& a, u32 quarter, bool f16) {
+FMHAGEN_MODEL void load_a(Access& access, const Descriptor& a, u32 quarter, bool f16) {
   f32 values[8];
   for (u32 row = 0; row < QUARTER_ROWS; row++) {
     for (u32 half = 0; half < 2; half++) {
@@ -97,7 +97,7 @@ static inline void load_a(Access& access, const Descriptor& a, u32 quarter, bool
 
 // The A fragment (9.7.15.5.1.1): register r of a lane holds row lane / 4 + 8 * (r % 2), columns
 // 8 * (r / 2) + 2 * (lane % 4) and the next.
-static inline void load_a_registers(const u32 (*registers)[4], bool f16) {
+FMHAGEN_MODEL void load_a_registers(const u32 (*registers)[4], bool f16) {
   for (u32 lane = 0; lane < LANES; lane++) {
     for (u32 r = 0; r < 4; r++) {
       f32* pair = &operand_a[lane / 4 + r % 2 * 8][r / 2 * 8 + lane % 4 * 2];
@@ -107,7 +107,7 @@ static inline void load_a_registers(const u32 (*registers)[4], bool f16) {
   }
 }
 
-static inline void load_b(Access& access, const Descriptor& b, const MatrixShape& shape) {
+FMHAGEN_MODEL void load_b(Access& access, const Descriptor& b, const MatrixShape& shape) {
   f32 values[8];
   if (shape.b_mn_major) {
     for (u32 k = 0; k < WGMMA_K; k++) {
@@ -169,16 +169,16 @@ __attribute__((always_inline)) static inline void multiply_all(f32* c, u32 n) {
   }
 }
 
-static void multiply_baseline(f32* c, u32 n) { multiply_all(c, n); }
+FMHAGEN_MODEL void multiply_baseline(f32* c, u32 n) { multiply_all(c, n); }
 
 #ifdef __x86_64__
-__attribute__((target("avx2,fma"))) static void multiply_avx2(f32* c, u32 n) {
+__attribute__((target("avx2,fma"))) FMHAGEN_MODEL void multiply_avx2(f32* c, u32 n) {
   multiply_all(c, n);
 }
 
 // Whether processor and system have AVX2 and FMA. By hand: not every compiler's run-time library
 // has what __builtin_cpu_supports needs.
-static bool has_avx2() {
+FMHAGEN_MODEL bool has_avx2() {
   u32 a = 1, b, c = 0, d, low, high;
   __asm__("cpuid" : "+a"(a), "=b"(b), "+c"(c), "=d"(d));
   const u32 wanted = 1u << 12 | 1u << 27 | 1u << 28;  // FMA, OSXSAVE, AVX
@@ -191,9 +191,9 @@ static bool has_avx2() {
 }
 #endif
 
-static void (*multiply)(f32* c, u32 n) = multiply_baseline;
+FMHAGEN_STATE void (*multiply)(f32* c, u32 n) FMHAGEN_FROM_THE_START(multiply_baseline);
 
-static void choose_multiply() {
+FMHAGEN_MODEL void choose_multiply() {
 #ifdef __x86_64__
   if (has_avx2()) multiply = multiply_avx2;
 #endif

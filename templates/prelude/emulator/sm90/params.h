@@ -4,18 +4,18 @@
 
 // ---- arithmetic ---------------------------------------------------------------------------------
 
-static inline f32 minimum(f32 a, f32 b) {
+FMHAGEN_MODEL f32 minimum(f32 a, f32 b) {
   emulator::check_register("minimum", a);
   emulator::check_register("minimum", b);
   return fminf(a, b);
 }
 
-static inline f32 absolute(f32 x) {
+FMHAGEN_MODEL f32 absolute(f32 x) {
   emulator::check_register("absolute", x);
   return fabsf(x);
 }
 
-static inline f32 largest_of_positive(f32 a, f32 b, f32 c) {
+FMHAGEN_MODEL f32 largest_of_positive(f32 a, f32 b, f32 c) {
   u32 largest = 0;
   const f32 values[] = {a, b, c};
   for (f32 x : values) {
@@ -26,17 +26,17 @@ static inline f32 largest_of_positive(f32 a, f32 b, f32 c) {
   return emulator::float_of(largest);
 }
 
-static inline f32 floor_f32(f32 x) {
+FMHAGEN_MODEL f32 floor_f32(f32 x) {
   emulator::check_register("floor_f32", x);
   return floorf(x);
 }
 
-static inline f32 sqrt_approx(f32 x) {
+FMHAGEN_MODEL f32 sqrt_approx(f32 x) {
   emulator::check_register("sqrt_approx", x);
   return emulator::flush_denormal(sqrtf(emulator::flush_denormal(x)));
 }
 
-static inline f32 tanh_approx(f32 x) {
+FMHAGEN_MODEL f32 tanh_approx(f32 x) {
   emulator::check_register("tanh_approx", x);
   return tanhf(x);
 }
@@ -58,26 +58,26 @@ static inline T load_param(const char* operation, const void* base, i64 index) {
 
 }  // namespace emulator
 
-static inline f32 load_param_f32(const void* base, i64 index) {
+FMHAGEN_MODEL f32 load_param_f32(const void* base, i64 index) {
   return emulator::load_param<f32>("load_param_f32", base, index);
 }
 
-static inline f32 load_param_f16(const void* base, i64 index) {
+FMHAGEN_MODEL f32 load_param_f16(const void* base, i64 index) {
   return emulator::float_of_f16(emulator::load_param<u16>("load_param_f16", base, index));
 }
 
-static inline f32 load_param_bf16(const void* base, i64 index) {
+FMHAGEN_MODEL f32 load_param_bf16(const void* base, i64 index) {
   return emulator::float_of_bf16(emulator::load_param<u16>("load_param_bf16", base, index));
 }
 
-static inline i32 load_param_i32(const void* base, i64 index) {
+FMHAGEN_MODEL i32 load_param_i32(const void* base, i64 index) {
   return emulator::load_param<i32>("load_param_i32", base, index);
 }
 
-static inline i32 load_param_i64(const void* base, i64 index) {
+FMHAGEN_MODEL i32 load_param_i64(const void* base, i64 index) {
   return static_cast<i32>(emulator::load_param<i64>("load_param_i64", base, index));
 }
 
-static inline i32 load_param_u8(const void* base, i64 index) {
+FMHAGEN_MODEL i32 load_param_u8(const void* base, i64 index) {
   return emulator::load_param<u8>("load_param_u8", base, index);
 }

@@ -20,17 +20,17 @@ static inline u32 e5m2_of(f32 value) { return small_float_of<2, 0x7B, 0x7F>(valu
 
 }  // namespace emulator
 
-static inline u32 pack_e4m3x2(f32 low, f32 high) {
+FMHAGEN_MODEL u32 pack_e4m3x2(f32 low, f32 high) {
   emulator::check_pair("pack_e4m3x2", low, high);
   return emulator::e4m3_of(low) | emulator::e4m3_of(high) << 8;
 }
 
-static inline u32 pack_e5m2x2(f32 low, f32 high) {
+FMHAGEN_MODEL u32 pack_e5m2x2(f32 low, f32 high) {
   emulator::check_pair("pack_e5m2x2", low, high);
   return emulator::e5m2_of(low) | emulator::e5m2_of(high) << 8;
 }
 
-static inline u32 pack_int8x2(f32 low, f32 high) {
+FMHAGEN_MODEL u32 pack_int8x2(f32 low, f32 high) {
   emulator::check_pair("pack_int8x2", low, high);
   return emulator::int8_of(low) | emulator::int8_of(high) << 8;
 }

@@ -9,11 +9,11 @@ namespace emulator {
 
 enum : u32 { MIN_REGISTERS = 24, MAX_REGISTERS = 256, WARPGROUP_WARPS = 4 };
 
-static u32 warp_registers[MAX_WARPS];
-static u32 free_registers[MAX_CLUSTER];
-static WaitQueue registers_waiting[MAX_CLUSTER];
+FMHAGEN_STATE u32 warp_registers[MAX_WARPS];
+FMHAGEN_STATE u32 free_registers[MAX_CLUSTER];
+FMHAGEN_STATE WaitQueue registers_waiting[MAX_CLUSTER];
 
-static void describe_registers(const Lane& lane, Text& text) {
+FMHAGEN_MODEL void describe_registers(const Lane& lane, Text& text) {
   text.add("%llu registers a thread, but only %u registers of the block are free (entry: %u a "
            "thread x %u threads)",
            lane.wait_a, free_registers[lane.rank], request->entry_registers, request->threads);
@@ -47,7 +47,7 @@ FMHAGEN_NOINLINE void set_registers(const char* operation, u32 registers, bool i
   });
 }
 
-static void registers_end_block() {
+FMHAGEN_MODEL void registers_end_block() {
   for (u32 warp = 0; warp < warp_count; warp++) {
     u32 first = warp / WARPGROUP_WARPS * WARPGROUP_WARPS;
     if (warp_registers[warp] != warp_registers[first]) {
@@ -58,7 +58,7 @@ static void registers_end_block() {
   }
 }
 
-static void registers_begin_block() {
+FMHAGEN_MODEL void registers_begin_block() {
   memset(registers_waiting, 0, sizeof registers_waiting);
   memset(free_registers, 0, sizeof free_registers);
   for (u32 warp = 0; warp < warp_count; warp++) warp_registers[warp] = request->entry_registers;

@@ -31,14 +31,14 @@ enum : u32 { TMA_ALIGNMENT = 128, CHUNK_BYTES = 16, MAX_ROW_BYTES = 2048, SWIZZL
 // The 16-byte chunk index within a swizzle span is XORed with the index of the 128-byte line:
 // 3, 2 or 1 bits from bit 7 of the address on, for 128, 64 or 32 bytes. Hardware does this to
 // addresses, so patterns repeat every 1024, 512 or 256 bytes of shared memory.
-static inline u32 swizzle(u32 address, u32 swizzle_bytes) {
+FMHAGEN_MODEL u32 swizzle(u32 address, u32 swizzle_bytes) {
   u32 lines = swizzle_bytes / CHUNK_BYTES - 1;
   return swizzle_bytes ? address ^ (address >> 7 & lines) << 4 : address;
 }
 
 static inline u32 row_bytes(const EncodedMap& map) { return map.box[0] * map.element_bytes; }
 
-static inline u32 box_rows(const EncodedMap& map) {
+FMHAGEN_MODEL u32 box_rows(const EncodedMap& map) {
   return map.box[1] * map.box[2] * map.box[3] * map.box[4];
 }
 

@@ -28,7 +28,7 @@ struct LoadPart {
   u32 end_row;
 };
 
-static void fire_load(Event& event) {
+FMHAGEN_MODEL void fire_load(Event& event) {
   LoadPart& part = reinterpret_cast<LoadPart&>(event);
   Load& load = *part.load;
   const EncodedMap& map = *load.map;
@@ -92,7 +92,7 @@ FMHAGEN_NOINLINE void load_box(const Issuer& issuer, u32 destination, const Enco
 }
 
 // To the running block, or to another of its cluster.
-static inline void tma_load(const char* operation, u32 destination, const TensorMap* opaque,
+FMHAGEN_MODEL void tma_load(const char* operation, u32 destination, const TensorMap* opaque,
                             u32 barrier, const i32 (&corner)[MAX_RANK], u32 rank) {
   Issuer issuer = issuer_here(operation);
   u32 to = cluster_address_of(issuer.operation, destination);
@@ -106,7 +106,7 @@ static inline void tma_load(const char* operation, u32 destination, const Tensor
 
 // .multicast::cluster: to the same place in every block of `blocks`, and completes on the barrier in
 // the same place there.
-static inline void tma_load_multicast(u32 destination, const TensorMap* opaque, u32 barrier,
+FMHAGEN_MODEL void tma_load_multicast(u32 destination, const TensorMap* opaque, u32 barrier,
                                       const i32 (&corner)[MAX_RANK], u32 blocks) {
   Issuer issuer = issuer_here("tma_load_4d_multicast");
   if (!blocks || blocks >> cluster_size) {
@@ -152,9 +152,9 @@ struct Stores {
   i32 committed_time;
 };
 
-static Stores thread_stores[MAX_THREADS];  // of a cluster
+FMHAGEN_STATE Stores thread_stores[MAX_THREADS];  // of a cluster
 
-static void fire_store_write(Event& event) {
+FMHAGEN_MODEL void fire_store_write(Event& event) {
   Store& store = reinterpret_cast<Store&>(event);
   const EncodedMap& map = *store.map;
   u32 bytes = row_bytes(map);
@@ -168,7 +168,7 @@ static void fire_store_write(Event& event) {
   store.has_written = true;
 }
 
-static void fire_store_read(Event& event) {
+FMHAGEN_MODEL void fire_store_read(Event& event) {
   Store& store = reinterpret_cast<Store&>(event);
   const EncodedMap& map = *store.map;
   u32 agent = thread_stores[store.issuer.thread].agent;
@@ -182,7 +182,7 @@ static void fire_store_read(Event& event) {
   post(store.event, fire_store_write);
 }
 
-static inline void tma_store(const TensorMap* opaque, u32 source, const i32 (&corner)[MAX_RANK]) {
+FMHAGEN_MODEL void tma_store(const TensorMap* opaque, u32 source, const i32 (&corner)[MAX_RANK]) {
   Issuer issuer = issuer_here("tma_store_4d");
   source = own_address(issuer.operation, source);
   const EncodedMap& map = check_map(issuer, opaque, 4);
@@ -206,14 +206,14 @@ static inline void tma_store(const TensorMap* opaque, u32 source, const i32 (&co
 }
 
 // cp.async.bulk.commit_group
-static inline void stores_commit() {
+FMHAGEN_MODEL void stores_commit() {
   Stores& stores = thread_stores[current->thread];
   for (Store* store = stores.oldest; store; store = store->next) store->committed = true;
   stores.committed_time = stores.time;
 }
 
 // cp.async.bulk.wait_group(.read) 0: only committed groups are waited for.
-static inline void stores_wait(bool writes) {
+FMHAGEN_MODEL void stores_wait(bool writes) {
   preempt();
   Stores& stores = thread_stores[current->thread];
   for (Store* store = stores.oldest; store && store->committed; store = store->next) {
@@ -231,7 +231,7 @@ static inline void stores_wait(bool writes) {
 }
 
 // The thread leaves: its shared memory may be another block's before a store has read it.
-static void stores_lane_exit(const Lane& lane) {
+FMHAGEN_MODEL void stores_lane_exit(const Lane& lane) {
   const Stores& stores = thread_stores[lane.thread];
   if (!stores.oldest) return;
   const Store& youngest = *stores.youngest;

@@ -8,7 +8,7 @@ enum : u32 { MATRIX_ROW_BYTES = 16, MATRICES = 4, BANKS = 32, WAVEFRONT_BYTES = 
 
 // Shared memory gives 128 bytes a pass, each of 32 banks 4 bytes: a warp's 4-byte accesses are one
 // pass, 8-byte accesses two halves, 16-byte accesses four quarters.
-static Wavefronts target_wavefronts(const u32* address, u64 present, u32 bytes_per_lane) {
+FMHAGEN_MODEL Wavefronts target_wavefronts(const u32* address, u64 present, u32 bytes_per_lane) {
   u32 lanes_per_pass = bytes_per_lane > 4 ? WAVEFRONT_BYTES / bytes_per_lane : LANES;
   Wavefronts wavefronts{0, 0};
   for (u32 first = 0; first < LANES; first += lanes_per_pass) {
@@ -27,21 +27,21 @@ struct WarpOperands {
   u8 rows[LANES][MATRIX_ROW_BYTES];
 };
 
-static WarpOperands warp_operands[MAX_WARPS][2];
+FMHAGEN_STATE WarpOperands warp_operands[MAX_WARPS][2];
 
-static inline WarpOperands& operands_here() {
+FMHAGEN_MODEL WarpOperands& operands_here() {
   return warp_operands[current->warp][current_warp().rendezvous.generation & 1];
 }
 
 // The row that lane `lane` addresses, as a piece of an access of the whole warp.
-static inline void check_matrix_row(Access& access, const WarpOperands& operands, u32 lane) {
+FMHAGEN_MODEL void check_matrix_row(Access& access, const WarpOperands& operands, u32 lane) {
   access.issuer.thread = current->warp * LANES + lane;
   check_alignment(access.issuer, operands.address[lane], MATRIX_ROW_BYTES);
 }
 
 // stmatrix .x4: register m of lane l is elements 2 * (l % 4) and the next of row l / 4 of matrix m,
 // whose address lane 8 * m + row gives.
-static inline void store_matrices(u32 address, const u32 (&values)[MATRICES]) {
+FMHAGEN_MODEL void store_matrices(u32 address, const u32 (&values)[MATRICES]) {
   WarpOperands& operands = operands_here();
   operands.address[current->lane] = own_address("store_matrix_x4", address);
   memcpy(operands.registers[current->lane], values, sizeof values);
@@ -62,7 +62,7 @@ static inline void store_matrices(u32 address, const u32 (&values)[MATRICES]) {
 
 // ldmatrix .x4: the inverse; with .trans, register m of lane l is column l / 4 of rows 2 * (l % 4)
 // and the next.
-static inline void load_matrices(u32 (&values)[MATRICES], u32 address, bool transposed) {
+FMHAGEN_MODEL void load_matrices(u32 (&values)[MATRICES], u32 address, bool transposed) {
   const char* operation = transposed ? "load_matrix_x4_transposed" : "load_matrix_x4";
   WarpOperands& operands = operands_here();
   operands.address[current->lane] = own_address(operation, address);
@@ -92,7 +92,7 @@ static inline void load_matrices(u32 (&values)[MATRICES], u32 address, bool tran
 
 // mma.m16n8k16, D += A B: A and D as in wgmma; register r of B is rows (k) 8 * r + 2 * (lane % 4)
 // and the next of column lane / 4. k ascending, products exact, each sum rounded.
-static inline void multiply_warp(f32* const (&d)[4], const u32 (&a)[4], u32 b0, u32 b1, bool f16) {
+FMHAGEN_MODEL void multiply_warp(f32* const (&d)[4], const u32 (&a)[4], u32 b0, u32 b1, bool f16) {
   for (f32* element : d) check_register("mma_m16n8k16 (accumulator)", *element);
   WarpOperands& operands = operands_here();
   u32 lane = current->lane;

@@ -28,7 +28,7 @@ struct Accumulator {
 
 // The D fragment (9.7.15.5.1.1): element i of a lane is row lane / 4 + 8 * (i / 2 % 2), column
 // 8 * (i / 4) + 2 * (lane % 4) + i % 2.
-static inline f32& fragment(Accumulator& accumulator, u32 lane, u32 i) {
+FMHAGEN_MODEL f32& fragment(Accumulator& accumulator, u32 lane, u32 i) {
   u32 row = lane / 4 + i / 2 % 2 * 8;
   return accumulator.c[row * accumulator.n + i / 4 * 8 + lane % 4 * 2 + i % 2];
 }
@@ -92,15 +92,15 @@ struct MatrixWarp {
   Accumulator* accumulators;
 };
 
-static MatrixWarp matrix_warps[MAX_WARPS];
-static WaitQueue commit_waiting[MAX_WARPS / WARPGROUP_WARPS];
+FMHAGEN_STATE MatrixWarp matrix_warps[MAX_WARPS];
+FMHAGEN_STATE WaitQueue commit_waiting[MAX_WARPS / WARPGROUP_WARPS];
 static const char* const matrix_names[] = {"wgmma", "wgmma_fence", "wgmma_commit"};
 
-static inline void drop(Snapshot* snapshot) {
+FMHAGEN_MODEL void drop(Snapshot* snapshot) {
   if (snapshot && --snapshot->users == 0) give(*snapshot);
 }
 
-static inline Snapshot* share_snapshot(MatrixWarp& matrix) {
+FMHAGEN_MODEL Snapshot* share_snapshot(MatrixWarp& matrix) {
   Knowledge& mine = known_here();
   if (!matrix.snapshot || mine.touched) {
     drop(matrix.snapshot);
@@ -115,7 +115,7 @@ static inline Snapshot* share_snapshot(MatrixWarp& matrix) {
 
 // ---- execution ----------------------------------------------------------------------------------
 
-static void execute(MatrixOp& op, u32 warp, u32 group) {
+FMHAGEN_MODEL void execute(MatrixOp& op, u32 warp, u32 group) {
   const MatrixArguments& arguments = op.arguments;
   MatrixShape shape{arguments.n, (arguments.form & 1) != 0, (arguments.form & 2) != 0,
                     (arguments.form & 4) != 0};
@@ -133,7 +133,7 @@ static void execute(MatrixOp& op, u32 warp, u32 group) {
   multiply(c, shape.n);
 }
 
-static void fire_group(Event& event) {
+FMHAGEN_MODEL void fire_group(Event& event) {
   MatrixGroup& group = reinterpret_cast<MatrixGroup&>(event);
   MatrixWarp& matrix = matrix_warps[group.warp];
   while (matrix.oldest != &group) fire_now(matrix.oldest->event);  // a warp's chains keep order
@@ -149,7 +149,7 @@ static void fire_group(Event& event) {
 }
 
 // All lanes have come to a commit: the open chain is a group.
-static inline void commit_group(MatrixWarp& matrix) {
+FMHAGEN_MODEL void commit_group(MatrixWarp& matrix) {
   MatrixGroup& group = take<MatrixGroup>();
   group.warp = current->warp;
   group.number = ++matrix.committed;
@@ -165,7 +165,7 @@ static inline void commit_group(MatrixWarp& matrix) {
 
 // ---- issue --------------------------------------------------------------------------------------
 
-static void describe_ring(const Lane&, Text& text) {
+FMHAGEN_MODEL void describe_ring(const Lane&, Text& text) {
   text.add("other lanes of the warp are %u instructions behind", u32(RING));
 }
 

@@ -8,7 +8,7 @@ enum : u32 { REMEMBERED = 16 };  // accumulators of a warp whose last delivery i
 
 // The accumulator of the running lane's registers d[0..count): the one in flight, else the one
 // that an earlier wait delivered there, else a new one.
-static inline Accumulator& find_accumulator(MatrixWarp& matrix, MatrixOp& op, f32* d, u32 n) {
+FMHAGEN_MODEL Accumulator& find_accumulator(MatrixWarp& matrix, MatrixOp& op, f32* d, u32 n) {
   Accumulator* idle = nullptr;
   u32 remembered = 0;
   for (Accumulator* at = matrix.accumulators; at; at = at->next, remembered++) {
@@ -36,7 +36,7 @@ static inline Accumulator& find_accumulator(MatrixWarp& matrix, MatrixOp& op, f3
 // A fence must stand between ordinary accesses to registers and the wgmma that reads or writes
 // them (9.7.15.7.1). What was accessed is not visible here, but what has changed is; and a D that
 // is overwritten has been read since it was delivered, or it was computed for nothing.
-static inline void check_fence(MatrixWarp& matrix, MatrixOp& op, const f32* d) {
+FMHAGEN_MODEL void check_fence(MatrixWarp& matrix, MatrixOp& op, const f32* d) {
   u32 lane = current->lane;
   Accumulator& accumulator = *op.accumulator;
   if (accumulator.registers[lane] != d || accumulator.fences[lane] != matrix.fences[lane]) return;
@@ -51,7 +51,7 @@ static inline void check_fence(MatrixWarp& matrix, MatrixOp& op, const f32* d) {
 }
 
 // The running lane hands its accumulator over: values are taken, registers poisoned.
-static inline void hand_over(MatrixWarp& matrix, MatrixOp& op, f32* d) {
+FMHAGEN_MODEL void hand_over(MatrixWarp& matrix, MatrixOp& op, f32* d) {
   u32 lane = current->lane, count = op.arguments.n / 2;
   Accumulator& accumulator = *op.accumulator;
   if (!op.creates) {
@@ -76,8 +76,8 @@ static inline void hand_over(MatrixWarp& matrix, MatrixOp& op, f32* d) {
 
 // wgmma.mma_async by the running lane. `a` is null if A is in shared memory. Registers of A are
 // taken by value: in PTX an operand is a value that later writes to the variable do not touch.
-static void matrix_multiply(f32* d, const MatrixShape& shape, const u32* a, u64 descriptor_a,
-                            u64 descriptor_b, u32 accumulate) {
+FMHAGEN_MODEL void matrix_multiply(f32* d, const MatrixShape& shape, const u32* a, u64 descriptor_a,
+                                   u64 descriptor_b, u32 accumulate) {
   MatrixWarp& matrix = matrix_warps[current->warp];
   u32 form = u32(shape.f16) | u32(shape.a_registers) << 1 | u32(shape.b_mn_major) << 2;
   MatrixOp& op = come_to(MatrixArguments{descriptor_a, descriptor_b, MATRIX_MULTIPLY, shape.n,
@@ -97,14 +97,14 @@ static void matrix_multiply(f32* d, const MatrixShape& shape, const u32* a, u64 
 
 // ---- the wait -----------------------------------------------------------------------------------
 
-static void describe_commit(const Lane& lane, Text& text) {
+FMHAGEN_MODEL void describe_commit(const Lane& lane, Text& text) {
   text.add("group %llu of every warp of the warpgroup; committed:", lane.wait_a);
   u32 first = lane.warp / WARPGROUP_WARPS * WARPGROUP_WARPS;
   for (u32 i = 0; i < WARPGROUP_WARPS; i++) text.add(" %u", matrix_warps[first + i].committed);
 }
 
 // Writes what is complete to the registers of all lanes.
-static inline void deliver(MatrixWarp& matrix, Accumulator& accumulator) {
+FMHAGEN_MODEL void deliver(MatrixWarp& matrix, Accumulator& accumulator) {
   for (u32 lane = 0; lane < LANES; lane++) {
     f32* d = accumulator.registers[lane];
     for (u32 i = 0; i < accumulator.n / 2; i++) {
@@ -121,7 +121,7 @@ static inline void deliver(MatrixWarp& matrix, Accumulator& accumulator) {
 }
 
 // A group is the warpgroup's: its wait covers all four quarters.
-static inline void complete_groups(u32 target) {
+FMHAGEN_MODEL void complete_groups(u32 target) {
   u32 mine = current->warp, first = mine / WARPGROUP_WARPS * WARPGROUP_WARPS;
   MatrixWarp& matrix = matrix_warps[mine];
   for (u32 warp = first; warp < first + WARPGROUP_WARPS; warp++) {
@@ -146,7 +146,7 @@ static inline void complete_groups(u32 target) {
   }
 }
 
-static inline void matrix_wait(u32 pending) {
+FMHAGEN_MODEL void matrix_wait(u32 pending) {
   preempt();
   warp_together("wgmma_wait", pending, [&] {
     MatrixWarp& matrix = matrix_warps[current->warp];
@@ -162,7 +162,7 @@ static inline void matrix_wait(u32 pending) {
 
 // ---- blocks and exits ---------------------------------------------------------------------------
 
-static void matrix_begin_block() {
+FMHAGEN_MODEL void matrix_begin_block() {
   for (u32 warp = 0; warp < warp_count; warp++) {
     MatrixWarp& matrix = matrix_warps[warp];
     memset(static_cast<void*>(&matrix), 0, sizeof matrix);
@@ -170,7 +170,7 @@ static void matrix_begin_block() {
   memset(commit_waiting, 0, sizeof commit_waiting);
 }
 
-static void matrix_end_block() {
+FMHAGEN_MODEL void matrix_end_block() {
   for (u32 warp = 0; warp < warp_count; warp++) {
     MatrixWarp& matrix = matrix_warps[warp];
     if (matrix.open_first) {
