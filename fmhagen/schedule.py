@@ -8,6 +8,8 @@ from enum import StrEnum
 
 from fmhagen.records import Record
 
+COMBINE_THREADS = 256  # of a block that adds up the parts of `Schedule.split_keys`, a warp a row
+
 
 class MainLoop(StrEnum):
     """Which main loop a kernel has; each is a template part of its own."""
@@ -102,6 +104,8 @@ class Schedule(Record):
         scouts: warps that would be idle find the key tiles of a warp_specialised kernel whose mask
             is not a plain causal one, and which keys of partly visible ones each row sees, ahead
             of the warps that copy and compute.
+        split_keys: the keys of a sequence are cut into parts, as many as a call says, for the tiles
+            of a warp_specialised kernel over a cache; a second kernel adds the parts up.
         overlap_tiles: the first S of a tile is issued before the last O += P V of the tile before.
         rescale: when O is rescaled to a new reference of the softmax.
         prefetch: operands that wave_pipelined and wave_ping_pong read from shared memory ahead of
@@ -129,6 +133,7 @@ class Schedule(Record):
     split_q: bool = False
     pack_heads: bool = False
     scouts: bool = False
+    split_keys: bool = False
     overlap_tiles: bool = True
     rescale: Rescale = Rescale.ON_GROWTH
     prefetch: int = 0

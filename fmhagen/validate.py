@@ -201,7 +201,9 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         field="kv_dtype",
-        holds=lambda spec, target: spec.kv_dtype is None or not spec.varlen,
+        holds=lambda spec, target: (
+            spec.kv_dtype is None or not spec.varlen or "kv_dtype_many" in target.cache_features
+        ),
         limit=lambda target: "packed queries over 8-bit caches are not generated yet",
         suggestion=lambda spec, target: "use varlen=False, with as many query rows a sequence",
     ),

@@ -13,6 +13,7 @@ import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fmhagen.committed.inventory import write_if_different
 from fmhagen.compile import compile_source
@@ -30,6 +31,12 @@ CLOCK_GHZ = 2.1  # of a chip that waits for memory: the highest
 HBM_TB_A_SECOND = 5.3
 SIMDS = 4
 NAMES = "clang 19 / hipRTC / clang 22"
+
+
+def _small(kv_dtype: DType, kv_scale: CacheScale, **more: Any) -> AttentionSpec:
+    return AttentionSpec(causal=True, kv_dtype=kv_dtype, kv_scale=kv_scale, **more)
+
+
 DECODE = (
     ("bf16, d 128, contiguous", AttentionSpec(kv_cache=True)),
     ("bf16, d 128, any pages", AttentionSpec(page_size=16)),
@@ -51,6 +58,11 @@ PREFILL = (
     ("pages of 16, window 1024", AttentionSpec(page_size=16, causal=True, window_left=1023)),
     ("pages of 1", AttentionSpec(page_size=1, causal=True)),
     ("pages of 48", AttentionSpec(page_size=48, causal=True)),
+    ("e4m3, a factor a head", _small(DType.E4M3, CacheScale.HEAD, kv_cache=True)),
+    ("e4m3, pages of 16", _small(DType.E4M3, CacheScale.NONE, page_size=16)),
+    ("int8, pages of 16", _small(DType.INT8, CacheScale.HEAD, page_size=16)),
+    ("e4m3, a factor a token", _small(DType.E4M3, CacheScale.TOKEN, kv_cache=True)),
+    ("e4m3, a factor a token, pages of 16", _small(DType.E4M3, CacheScale.TOKEN, page_size=16)),
     ("d 64, pages of 16", AttentionSpec(page_size=16, causal=True, head_dim=64)),
     ("d 192, pages of 16", AttentionSpec(page_size=16, causal=True, head_dim=192)),
     ("d 256, pages of 16", AttentionSpec(page_size=16, causal=True, head_dim=256)),

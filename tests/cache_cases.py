@@ -114,10 +114,28 @@ def make_cache(
     )
 
 
+def largest_value(spec: AttentionSpec, cache: Cache, **more: Any) -> float:
+    """Return the largest value, its factor included; O is a mean of them."""
+    values = np.abs(cache.v.astype(np.float64))
+    if more.get("v_scale") is not None:
+        factors = np.asarray(more["v_scale"], np.float64)
+        values = values * (factors[..., None] if spec.kv_scale == "token" else factors.max())
+    return float(np.nanmax(values, initial=0))
+
+
 def assert_right(
-    spec: AttentionSpec, cache: Cache, o: npt.NDArray[Any], lse: npt.NDArray[Any], **more: Any
+    spec: AttentionSpec,
+    cache: Cache,
+    o: npt.NDArray[Any],
+    lse: npt.NDArray[Any],
+    *,
+    roundings: float = 1.0,
+    **more: Any,
 ) -> None:
-    """Compare a result with the reference: first what is infinite or NaN, then the values."""
+    """Compare a result with the reference: first what is infinite or NaN, then the values.
+
+    `roundings` of values besides that of O, where they are not exact.
+    """
     o_right, lse_right = reference(
         spec,
         cache.q,
@@ -137,12 +155,8 @@ def assert_right(
     # One rounding of O, and one of P in each product: relative to what a row may hold.
     epsilon = {"bf16": 2.0**-8, "fp16": 2.0**-10}[spec.dtype]
     worst = np.abs(o64 - o_right).max(initial=0)
-    # O is a mean of values: as a bound, the largest of them.
-    values = np.abs(cache.v.astype(np.float64))
-    if more.get("v_scale") is not None:
-        factors = np.asarray(more["v_scale"], np.float64)
-        values = values * (factors[..., None] if spec.kv_scale == "token" else factors.max())
-    largest = np.nanmax(values, initial=0)
-    assert worst <= epsilon * largest, (worst, epsilon * largest)
+    largest = largest_value(spec, cache, **more)
+    bound = roundings * epsilon * largest
+    assert worst <= bound, (worst, bound)
     unseen = ~o_right.any(axis=3)
     assert not o64[unseen].any()

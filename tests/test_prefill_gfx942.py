@@ -109,7 +109,13 @@ def test_which_main_loop_reads_a_cache() -> None:
     assert loop(CAUSAL, None) == loop(CAUSAL, PREFILL_ROWS - 1) == MainLoop.SPLIT_KV
     assert loop(CAUSAL, PREFILL_ROWS) == MainLoop.WAVE_PIPELINED
     assert loop(dataclasses.replace(CAUSAL, varlen=True), None) == MainLoop.WAVE_PIPELINED
-    assert loop(dataclasses.replace(CAUSAL, kv_dtype="e4m3"), 4096) == MainLoop.SPLIT_KV
+    small = dataclasses.replace(CAUSAL, kv_dtype="e4m3")
+    assert loop(small, 4096) == MainLoop.WAVE_PIPELINED
+    assert loop(dataclasses.replace(small, kv_scale="token"), 4096) == MainLoop.WAVE_PIPELINED
+    deep = dataclasses.replace(small, kv_scale="token", head_dim=256, page_size=16)
+    assert loop(deep, 4096) == MainLoop.SPLIT_KV  # no registers for its factors
+    with pytest.raises(UnsupportedSpecError, match="kv_scale='head'"):
+        loop(dataclasses.replace(deep, varlen=True), None)
     wide = dataclasses.replace(CAUSAL, head_dim=256, page_size=6)
     assert loop(wide, 4096) == MainLoop.SPLIT_KV  # no registers for its divisions
     assert loop(dataclasses.replace(wide, page_size=12), 4096) == MainLoop.WAVE_PIPELINED

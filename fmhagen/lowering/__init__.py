@@ -71,7 +71,7 @@ def _check_cache(spec: AttentionSpec, schedule: Schedule, target: Target) -> Non
     loops = [MainLoop.SPLIT_KV, MainLoop(target.main_loops[0])]
     if spec.varlen:
         loops = loops[1:]
-    if spec.kv_dtype is not None:
+    if spec.kv_dtype is not None and "kv_dtype_many" not in target.cache_features:
         loops = loops[:1]
     if schedule.main_loop not in loops:
         limit = f"a spec with kv_cache=True has the main loops {', '.join(loops)}"

@@ -8,7 +8,7 @@ import math
 from fmhagen.expr.mods import Mod
 from fmhagen.plan.attention import Constant
 from fmhagen.schedule import Schedule
-from fmhagen.spec import AttentionSpec
+from fmhagen.spec import AttentionSpec, CacheScale
 from fmhagen.targets import Target
 
 LN2 = Constant(ctype="f32", name="LN2", value=math.log(2.0), comment="ln(x) = LN2 * log2(x)")
@@ -28,6 +28,7 @@ def symbol_of(
 ) -> str:
     """Return a kernel's symbol: what it computes, then its tile and traits, then the chip."""
     words = ["fmha", "fwd", str(spec.dtype)]
+    words += small_words(spec)
     if spec.causal:
         words.append("causal_top_left" if spec.anchor == "top_left" else "causal")
     words += words_of(spec)
@@ -38,6 +39,14 @@ def symbol_of(
     depth = f"d{spec.d}" if spec.d == spec.dv else f"d{spec.d}x{spec.dv}"
     tile = "_".join((f"m{schedule.tile_m}n{schedule.tile_n}{depth}", *traits))
     return "_".join(words) + f"__{tile}__{target.symbol_suffix}"
+
+
+def small_words(spec: AttentionSpec) -> tuple[str, ...]:
+    """Return what a symbol says of a cache of 8-bit numbers and its factors."""
+    if spec.kv_dtype is None:
+        return ()
+    scale = () if spec.kv_scale == CacheScale.NONE else (f"scale_{spec.kv_scale}",)
+    return (f"kv{spec.kv_dtype}", *scale)
 
 
 def words_of(spec: AttentionSpec) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from fmhagen.plan.slots import Atom, SlotTable
 
 _Line = tuple[int, Atom]
 _LOADS = ("buffer_load", "load_eight", "load_global")
+_USES = ("lds_write", "transpose", "page_at", "widen")
 
 
 def check_slot_table(shape: Shape, table: SlotTable) -> None:
@@ -154,7 +155,7 @@ def _check_staging(lines: list[_Line]) -> None:
         if any("w.turns." in argument for argument in atom.arguments):
             raise ValueError(f"slot {slot}: {atom} after the turn is taken")
     for slot, atom in lines:
-        if atom.call.startswith(("lds_write", "transpose", "page_at")):
+        if atom.call.startswith(_USES):
             written |= {argument for argument in atom.arguments if argument.startswith("w.")}
         if atom.call.startswith(_LOADS):
             source = atom.result[:-3] if atom.result.startswith("w.v[") else atom.result

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 from fmhagen.plan.slots import Atom, MatrixForm
 
+VECTOR_CLK = 4  # a vector instruction of 64 lanes, also a packed one
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pages:
@@ -42,6 +44,9 @@ class Shape:
         walks: whether units are found one by one, rather than one behind the other.
         pages: how rows are looked up, or None where they lie one behind the other.
         score_clks: vector work of the score function for two scores, part by part.
+        widen_clk: vector work that brings two numbers of K to 16 bits; 0 where they have them.
+        value_widen_clk: the same of V.
+        scales_tokens: whether keys and values have a factor each.
         fetched_loads: elements that are fetched ahead of the score function, for one score.
     """
 
@@ -58,6 +63,14 @@ class Shape:
     pages: Pages | None = None
     score_clks: tuple[int, ...] = ()
     fetched_loads: int = 0
+    widen_clk: int = 0
+    value_widen_clk: int = 0
+    scales_tokens: bool = False
+
+    @property
+    def hides_last(self) -> bool:
+        """Whether scores are changed before they are hidden, which then comes last."""
+        return bool(self.score_clks) or self.scales_tokens
 
     @property
     def score_clk(self) -> int:

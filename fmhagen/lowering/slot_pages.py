@@ -50,7 +50,13 @@ def load_atoms(shape: Shape) -> tuple[list[Atom], list[Atom]]:
                 rest += _row_at(pages, "v", f"{i}_{j}", f"{i}_{j // shared}", n)
             else:
                 rest.append(_row_after(f"{i}_{j - 1}", f"{i}_{j}"))
-            rest.append(_load("load_global_4", f"v_at_{i}_{j}", f"w.v[{i}][{j}]"))
+            rest.append(
+                _load(
+                    "load_global_2" if shape.widen_clk else "load_global_4",
+                    f"v_at_{i}_{j}",
+                    f"w.v[{i}][{j}]",
+                )
+            )
     rest.append(Atom(call="take_turn", arguments=("w.turns", "params", "visible")))
     return first, rest
 
@@ -109,14 +115,18 @@ def _page_at(tensor: str, name: str, first: str, page: str) -> Atom:
     )
 
 
+def _entry_clk(pages: Pages) -> int:
+    """Return the vector work that finds the entry of a key's page."""
+    return 2 * VECTOR_CLK + (VECTOR_CLK if pages.is_power else PRODUCT_CLK + VECTOR_CLK)
+
+
 def _look_up(pages: Pages, name: str, n: str, page: str) -> list[Atom]:
     """Return the look-up of the page of a key."""
-    quotient = VECTOR_CLK if pages.is_power else PRODUCT_CLK + VECTOR_CLK
     entry = Atom(
         call="entry_of",
         arguments=(n,),
         result=f"const u32 {name}",
-        clk=2 * VECTOR_CLK + quotient,
+        clk=_entry_clk(pages),
     )
     load = Atom(call="buffer_load_b32", arguments=("w.table", name), result=page, is_memory=True)
     return [entry, load]

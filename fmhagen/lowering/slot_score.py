@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from fmhagen.lowering.slot_draft import VECTOR_CLK as VECTOR_CLK
 from fmhagen.lowering.slot_draft import Draft, Shape
 from fmhagen.plan.slots import Atom
 
-VECTOR_CLK = 4  # a vector instruction of 64 lanes, also a packed one
 RAISE_CLK = 16  # v_exp_f32 and its kin, at a quarter of the rate
 MATRIX_LATENCY_CLK = 2 * 32  # from the last matrix instruction of S to the first use of S
 

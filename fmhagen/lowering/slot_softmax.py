@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from fmhagen.lowering.slot_draft import Draft, Shape
+from fmhagen.lowering.slot_factors import PAIRS_AHEAD, key_factors, scaling
 from fmhagen.lowering.slot_score import (
     MATRIX_LATENCY_CLK,
     RAISE_CLK,
@@ -33,11 +34,13 @@ def place_vector_work(shape: Shape, draft: Draft, second: int) -> None:
             for pair, atom in score_atoms(shape, total - 1)
             for each in ((atom, maxima[pair]) if atom.call == "modify" else (atom,))
         ]
+    if shape.scales_tokens:
+        maxima = _with_factors(shape, maxima, total - 1)
     maxima.append(
         Atom(
             call="any_outgrows",
             arguments=("w", "largest", "scale"),
-            result="bool grown" if shape.score_clks else "const bool grown",
+            result="bool grown" if shape.hides_last else "const bool grown",
             clk=3 * VECTOR_CLK * shape.form.lane_rows,
             latest=total - 1,
         )
@@ -48,6 +51,31 @@ def place_vector_work(shape: Shape, draft: Draft, second: int) -> None:
     # NOTE: the maxima first, since they can stand in the second phase alone.
     _pace(shape, draft, maxima, first, total - 1)
     _pace(shape, draft, raises, 0, max(atom.latest for atom in raises))
+
+
+def _with_factors(shape: Shape, atoms: list[Atom], latest: int) -> list[Atom]:
+    """Return what follows S with the products of scores and their keys' factors before it."""
+    latency = MATRIX_LATENCY_CLK // shape.form.clk
+    pairs = shape.unit // 4
+    scalings = [scaling(shape, i, scores_at(shape, i) + latency, latest) for i in range(pairs)]
+    asked = done = 0
+    found = []
+    for atom in atoms:
+        if _begins_pair(shape, atom):
+            while asked < min(pairs, done + 1 + PAIRS_AHEAD):
+                found.append(key_factors(shape, asked, latest))
+                asked += 1
+            found.append(scalings[done])
+            done += 1
+        found.append(atom)
+    return found
+
+
+def _begins_pair(shape: Shape, atom: Atom) -> bool:
+    """Return whether nothing of its pair of scores stands before an atom."""
+    parts = len(shape.score_clks)
+    firsts = {0: "track_maximum", 1: "modify"}
+    return atom.call == firsts.get(parts, "begin_score_0")
 
 
 def softmax_clk(shape: Shape) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fmhagen.lowering.common import MAX_LOGIT, NUM_PAGES
+from fmhagen.plan.small_cache import scale_fields
 from fmhagen.schedule import Copy, Schedule
 from fmhagen.spec import AttentionSpec, CacheScale
 
@@ -10,23 +11,6 @@ _MAPS = (
     ("TensorMap", "k_map", "K cache, boxes of BOX_ROWS x 64"),
     ("TensorMap", "v_map", "V cache, boxes of BOX_ROWS x 64"),
 )
-
-
-def _scales(spec: AttentionSpec) -> tuple[tuple[str, str, str], ...]:
-    if spec.kv_scale == CacheScale.NONE:
-        return ()
-    of_tokens = spec.kv_scale == CacheScale.TOKEN
-    outer = "pages" if of_tokens and spec.page_size is not None else "batch entries"
-    return tuple(
-        field
-        for name in ("k_scale", "v_scale")
-        for field in (
-            ("const f32*", name, f"factors of {name[0].upper()} by {spec.kv_scale}"),
-            ("i64", f"{name}_stride_b", f"elements, between {outer}"),
-            ("i64", f"{name}_stride_h", "elements"),
-            *((("i64", f"{name}_stride_n", "elements"),) if of_tokens else ()),
-        )
-    )
 
 
 def _pointers(spec: AttentionSpec) -> tuple[tuple[str, str, str], ...]:
@@ -98,4 +82,4 @@ def param_fields(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[str, st
     cut = _INVARIANT_CUT if spec.batch_invariant else _CUT
     sinks = (("const f32*", "sinks", "logits without a value [H]"),) if spec.sink else ()
     own = sinks + (MAX_LOGIT if spec.max_logit else ())
-    return (*keys, *pages, *_REST, *cut, *_scales(spec), *own)
+    return (*keys, *pages, *_REST, *cut, *scale_fields(spec), *own)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from fmhagen.errors import ScheduleError
-from fmhagen.expr.nodes import walk
 from fmhagen.lowering.common import LN2, LOG2E, symbol_of
-from fmhagen.lowering.language import lower_language, operations
+from fmhagen.lowering.language import lower_language
 from fmhagen.lowering.warp_specialised_cache import (
     cache_constants,
     check_copy,
     check_packing,
+    check_split,
 )
 from fmhagen.lowering.warp_specialised_checks import (
     GROUP_ROWS,
@@ -21,6 +21,7 @@ from fmhagen.lowering.warp_specialised_checks import (
     check_store,
 )
 from fmhagen.lowering.warp_specialised_maps import BOX_COLUMNS, SWIZZLE_BYTES, tensor_maps
+from fmhagen.lowering.warp_specialised_masks import is_wide, keys_at_once
 from fmhagen.lowering.warp_specialised_order import (
     add_tile_order,
     sorts_tiles,
@@ -48,9 +49,6 @@ from fmhagen.plan.language import Language
 from fmhagen.schedule import Copy, Rescale, Schedule, Store
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
-
-SHORT_MASK = 8  # operations of a mask for one key
-WIDE_DEPTHS = (96, 128)  # whose schedules leave a thread registers for the keys of a step
 
 SUM_LIMIT = Constant(
     ctype="f32",
@@ -89,6 +87,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         )
     language = lower_language(spec, by_bands=True)
     check_rescale(spec, schedule, language)
+    check_split(spec, schedule, language)
     masked = language.mask is not None
     ordered = spec.varlen or spec.kv_cache
     offset_mask = spec.causal and spec.window_left is None and spec.mask_mod is None and not ordered
@@ -153,7 +152,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         runs=not language.right_only,
         offset_mask=offset_mask,
         reads_mask=language.rest_key is not None,
-        keys_at_once=_keys_at_once(spec, language),
+        keys_at_once=keys_at_once(spec, language),
         keeps_band=looks_ahead and not language.mapped and len(language.bands) == 1,
         looks_ahead=looks_ahead,
         scouts=schedule.scouts,
@@ -168,7 +167,11 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         sink=spec.sink,
         max_logit=spec.max_logit,
         # NOTE: a few queries have tiles that take about as long as one another.
-        pairs=ordered and masked and language.right_only and not schedule.pack_heads,
+        pairs=ordered
+        and masked
+        and language.right_only
+        and not schedule.pack_heads
+        and not schedule.split_keys,
         masked_on_growth=not language.right_only and schedule.rescale != Rescale.ALWAYS,
         modifies_first=language.score is not None
         and language.line is None
@@ -183,29 +186,9 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
     )
 
 
-def _keys_at_once(spec: AttentionSpec, language: Language) -> int:
-    """Return about how many keys the rest of a mask is asked together, where registers allow it.
-
-    0 means that a loop asks about a few at a time.
-    """
-    rest = language.bounds.rest
-    if rest is None or not _is_wide(spec):
-        return 0
-    if sum(count for _, count in operations(rest)) > SHORT_MASK:
-        return 0
-    # What is read for row and key is read twice.
-    reads_both = any(n.op == "load" and n.reads("q_idx") and n.reads("kv_idx") for n in walk(rest))
-    return 8 if reads_both else 16
-
-
-def _is_wide(spec: AttentionSpec) -> bool:
-    """Return whether a head's depth is one that leaves a thread registers to spare."""
-    return WIDE_DEPTHS[0] < max(spec.d, spec.dv) <= WIDE_DEPTHS[1]
-
-
 def _looks_ahead(spec: AttentionSpec, schedule: Schedule, language: Language) -> bool:
     """Return whether tiles are found early: where it takes long, and registers allow it."""
-    wide = _is_wide(spec) and schedule.consumers == 2
+    wide = is_wide(spec) and schedule.consumers == 2
     runs = not language.right_only and not spec.kv_cache
     return runs and schedule.overlap_tiles and wide and language.score is None
 
@@ -218,6 +201,7 @@ def _traits(spec: AttentionSpec, schedule: Schedule) -> tuple[str, ...]:
         (schedule.cluster > 1, f"cluster{schedule.cluster}"),
         (schedule.split_q, "splitq"),
         (schedule.pack_heads, "packed"),
+        (schedule.split_keys, "parts"),
         (not schedule.overlap_tiles, "apart"),
         (schedule.rescale != Rescale.ALWAYS, str(schedule.rescale).removeprefix("on_")),
         (schedule.store == Store.DIRECT, "direct"),

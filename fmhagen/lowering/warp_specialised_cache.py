@@ -14,7 +14,7 @@ from fmhagen.errors import ScheduleError
 from fmhagen.formula import mask_of, score_of
 from fmhagen.plan.attention import Constant
 from fmhagen.plan.language import Language
-from fmhagen.schedule import Copy, Schedule
+from fmhagen.schedule import COMBINE_THREADS, Copy, Schedule
 from fmhagen.spec import AttentionSpec
 
 LANES = 32  # of the warp that copies
@@ -65,6 +65,25 @@ def check_packing(spec: AttentionSpec, schedule: Schedule) -> None:
         raise ScheduleError("pack_heads", True, limit, "use pack_heads=False")
 
 
+def check_split(spec: AttentionSpec, schedule: Schedule, language: Language) -> None:
+    """Refuse parts of keys where they are not written.
+
+    Raises:
+        ScheduleError: says why.
+    """
+    if schedule.split_keys and not may_split(spec, language):
+        limit = (
+            "keys are cut over a cache, of queries that are not packed, where no block map says"
+            " what is visible and a row's bits may depend on the cut"
+        )
+        raise ScheduleError("split_keys", True, limit, "use split_keys=False")
+
+
+def may_split(spec: AttentionSpec, language: Language) -> bool:
+    """Return whether the keys of a sequence may be cut into parts."""
+    return spec.kv_cache and not spec.varlen and not language.mapped and not spec.batch_invariant
+
+
 def may_pack(spec: AttentionSpec) -> bool:
     """Return whether heads of a group may share tiles."""
     asked = (node for node in (mask_of(spec), score_of(spec)) if node is not None)
@@ -80,10 +99,12 @@ def cache_constants(
     def number(name: str, value: int, comment: str) -> Constant:
         return Constant(ctype="u32", name=name, value=value, comment=comment)
 
+    split = (number("COMBINE_THREADS", COMBINE_THREADS, "of a block that adds up parts"),)
     page = (number("PAGE_SIZE", spec.page_size or 0, "keys of a page"),)
     if schedule.copy == Copy.GATHER:
         keys = schedule.tile_n // COPY_WARPS
         return (
+            *(split if schedule.split_keys else ()),
             *page,
             number("COPY_WARPS", COPY_WARPS, "warps that copy K, and as many V"),
             number("COPY_KEYS", keys, "keys of a tile that one of them copies"),
@@ -95,6 +116,7 @@ def cache_constants(
     rows = piece_rows(spec, schedule)
     pieces = schedule.tile_n // rows
     return (
+        *(split if schedule.split_keys else ()),
         *(page if spec.page_size is not None else ()),
         number("PIECE_ROWS", rows, "keys of one copy, which lie in one page"),
         number("TILE_PIECES", pieces, "copies that a tile of K or V takes, of each box"),

@@ -86,6 +86,11 @@ _PACKED_ROWS: Fields = (
     ("u32", "total_q", "rows of Q"),
 )
 _SHARED: Fields = (("u32", "packed_shift", "log2 of the heads that share tiles"),)
+_PARTS: Fields = (
+    ("f32*", "partial_o", "O of parts [splits,B,H,Sq,dv], normalised"),
+    ("f32*", "partial_lse", "their LSE in units of log2 [splits,B,H,Sq]"),
+    ("u32", "splits", "parts that the keys of a sequence are cut into, at most 32"),
+)
 _ROWS: Fields = (("u32", "seqlen_q", "Sq"),)
 _DEALT: Fields = (("u32", "num_tiles", "num_m_tiles * H * B"),)
 _SECTIONS: Fields = (
@@ -114,7 +119,8 @@ def param_fields(
             rows = _MAPS[:1], _DIRECT + _LSE, _ROWS
         q_map, output, counts = rows
         keys = _CACHE_ROWS if schedule.copy == Copy.GATHER else _CACHE_MAPS
-        return q_map + keys + output + scale + table + _LENGTHS + shared + counts + own
+        parts = _PARTS if schedule.split_keys else ()
+        return q_map + keys + output + scale + table + _LENGTHS + shared + counts + parts + own
     if spec.varlen:
         output = _PACKED_DIRECT + _PACKED_LSE
         return _PACKED_MAPS + output + scale + _PACKED_COUNTS + shared + own

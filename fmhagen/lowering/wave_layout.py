@@ -17,9 +17,12 @@ from fmhagen.lowering.wave_interleaved import (
 from fmhagen.plan.attention import Constant, SharedRegion
 from fmhagen.plan.slots import MatrixForm
 from fmhagen.schedule import Schedule
-from fmhagen.spec import AttentionSpec
+from fmhagen.spec import AttentionSpec, CacheScale
 
 LINE_BYTES = 128  # all banks once; columns are swizzled within it
+LEAST_SCALE = Constant(
+    ctype="f32", name="LEAST_SCALE", value=2.0**-126, comment="the smallest normal number"
+)
 NOWHERE = 0xFFFFFFF0  # an offset that lies outside every resource
 
 
@@ -163,7 +166,11 @@ def cache_constants(spec: AttentionSpec, staging: Staging, bands: int) -> tuple[
 
     if not spec.kv_cache:
         return ()
-    own = (number("BANDS", bands, "ranges of keys that the mask shows a row"),)
+    own: tuple[Constant, ...] = (
+        number("BANDS", bands, "ranges of keys that the mask shows a row"),
+    )
+    if spec.kv_scale in (CacheScale.TENSOR, CacheScale.HEAD):
+        own = (*own, LEAST_SCALE)
     if spec.page_size is None:
         return own
     keys = lookup_keys(spec, staging)

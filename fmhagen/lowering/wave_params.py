@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fmhagen.lowering.common import MAX_LOGIT, NUM_PAGES
 from fmhagen.plan.language import Language
+from fmhagen.plan.small_cache import scale_fields
 from fmhagen.spec import AttentionSpec
 
 Fields = tuple[tuple[str, str, str], ...]
@@ -83,6 +84,7 @@ def _cache_params(
     heads: Fields,
 ) -> Fields:
     """Return the parameter block of a kernel over a cache; `own` are those of every kernel."""
+    element = "u16" if spec.kv_dtype is None else "u8"
     rows, lse = ("total_q", "H,total_q") if spec.varlen else ("B,Sq", "B,H,Sq")
     keys = "B,S" if spec.page_size is None else "pages,PAGE_SIZE"
     offsets = (
@@ -96,14 +98,15 @@ def _cache_params(
     )
     return (
         ("u16*", "q", f"Q[{rows},H,d]"),
-        ("u16*", "k", f"K[{keys},Hk,d]"),
-        ("u16*", "v", f"V[{keys},Hk,dv]"),
+        (f"{element}*", "k", f"K[{keys},Hk,d]"),
+        (f"{element}*", "v", f"V[{keys},Hk,dv]"),
         ("u16*", "o", f"O[{rows},H,dv]"),
         ("f32*", "lse", f"LSE[{lse}], or null when it is not wanted"),
         *(table if spec.page_size is not None else ()),
         ("i32*", "cache_seqlens", "[B], keys of each sequence, or null: capacity"),
         *(offsets if spec.varlen else ()),
         *own,
+        *scale_fields(spec),
         ("u32", "capacity", "most keys that there is room for"),
         ("u32", "total_q", "rows of Q") if spec.varlen else ("u32", "seqlen_q", "Sq"),
         ("u32", "batch", "B, sequences"),

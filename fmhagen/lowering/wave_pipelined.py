@@ -40,6 +40,7 @@ from fmhagen.plan.attention import Constant, Plan, pack_params
 from fmhagen.plan.grid import GridFormula
 from fmhagen.plan.score_pair import ScorePair
 from fmhagen.plan.slots import FORMS
+from fmhagen.plan.small_cache import small_cache_of
 from fmhagen.schedule import MainLoop, Matrix, Rescale, Schedule
 from fmhagen.spec import AttentionSpec, Rounding
 from fmhagen.targets import Target
@@ -59,6 +60,9 @@ _ROUNDINGS = {
     ("fp16", Rounding.RTNE): ("pack_f16x2", 3 * VECTOR_CLK, 1.0),
     ("fp16", Rounding.RTZ_CORRECTED): ("pack_f16x2_truncated", VECTOR_CLK, TRUNCATION_FACTOR_FP16),
 }
+# Vector work that brings two 8-bit numbers to 16 bits: floats or not.
+WIDEN_CLK = {True: 2 * VECTOR_CLK, False: 5 * VECTOR_CLK}
+SCALE_CLK = 3 * VECTOR_CLK  # and that multiplies them by a factor, and rounds them
 _BEST = {"bf16": Rounding.RTZ_CORRECTED, "fp16": Rounding.RTNE}
 
 
@@ -81,6 +85,8 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
     form = FORMS[schedule.matrix]
     language = lower_language(spec)
     score = score_of(spec)
+    small = small_cache_of(spec)
+    widen_clk = WIDEN_CLK[small.is_e4m3 or small.is_e5m2] if small.is_used else 0
     pair = None if score is None else _score_pair(spec, score, schedule, target, staging)
     shape = Shape(
         form=form,
@@ -96,6 +102,9 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         pages=pages_of(spec, staging),
         score_clks=() if pair is None else pair.clks,
         fetched_loads=0 if pair is None else pair.fetched_loads,
+        widen_clk=widen_clk,
+        value_widen_clk=widen_clk + (SCALE_CLK if small.scales_tokens else 0),
+        scales_tokens=small.scales_tokens,
     )
     try:
         table = make_turns_table(shape) if has_two_groups else make_slot_table(shape)
@@ -169,7 +178,10 @@ def lower_wave_pipelined(spec: AttentionSpec, schedule: Schedule, target: Target
         cached=spec.kv_cache,
         paged=spec.page_size is not None,
         ordered=spec.varlen or spec.kv_cache,
-        clears_unseen=spec.page_size is not None or (spec.kv_cache and not language.right_only),
+        small=small,
+        clears_unseen=spec.page_size is not None
+        or (spec.kv_cache and not language.right_only)
+        or small.scales_tokens,
         asks_query=asks_query(language),
         clamps_keys=clamps_keys(language),
         hides_by_bits=waves_per_simd == 1 and pair is not None and bool(pair.fetches),

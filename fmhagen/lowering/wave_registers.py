@@ -9,7 +9,7 @@ from fmhagen.lowering.wave_layout import Staging, lookup_keys
 from fmhagen.plan.score_pair import ScorePair
 from fmhagen.plan.slots import FORMS
 from fmhagen.schedule import MainLoop, Matrix, Schedule
-from fmhagen.spec import AttentionSpec
+from fmhagen.spec import AttentionSpec, CacheScale
 from fmhagen.targets import Target
 
 SIMDS = 4
@@ -19,6 +19,10 @@ SPARE_REGISTERS = {32: 45, 64: 26}
 SPARE_REGISTERS_OF_GROUPS = {32: 36, 64: 42}
 SPARE_REGISTERS_OF_SECOND_ROW = 24
 SPARE_REGISTERS_OF_LANGUAGE = 4  # score functions, packed sequences
+# Largest head dim of a cache whose tokens have factors: beyond, clang 19 spills; by whether it has
+# pages, since resources of contiguous rows take scalar registers.
+MOST_DEPTH_WITH_FACTORS = {True: 192, False: 128}
+FACTOR_REGISTERS = {32: 14, 64: 44}  # where each key and value has a factor
 PAGE_REGISTERS = 3  # for each page that is looked up: its number, its address
 SPARE_REGISTERS_OF_DIVISION = 8
 SPARE_REGISTERS_OF_PAGED_SCORES = 12
@@ -84,6 +88,9 @@ def waves_per_simd_of(
         need += PAGE_REGISTERS * lookups + (0 if pages.is_power else SPARE_REGISTERS_OF_DIVISION)
         need += SPARE_REGISTERS_OF_PAGED_SCORES if score_registers else 0
     need += score_registers
+    if spec.kv_scale == CacheScale.TOKEN:
+        _check_factors(spec, schedule)
+        need += FACTOR_REGISTERS[unit]
     least = -(-schedule.consumers // SIMDS)
     waves = max(least, min(2, target.max_registers_per_thread // need))
     available = target.max_registers_per_thread // waves
@@ -96,3 +103,18 @@ def waves_per_simd_of(
             "use fewer waves, a smaller tile_n or a smaller prefetch",
         )
     return waves
+
+
+def _check_factors(spec: AttentionSpec, schedule: Schedule) -> None:
+    """Refuse factors of tokens where O leaves them no registers.
+
+    Raises:
+        ScheduleError: says what works.
+    """
+    most = MOST_DEPTH_WITH_FACTORS[spec.page_size is not None]
+    if max(spec.d, spec.dv) > most:
+        limit = (
+            f"has no registers for a factor of each token beyond head_dim={most} of such a cache"
+        )
+        hint = "use kv_scale='head', or queries that are not packed"
+        raise ScheduleError("main_loop", str(schedule.main_loop), limit, hint)

@@ -20,9 +20,10 @@ from fmhagen.plan.params import TensorMapPlan as TensorMapPlan
 from fmhagen.plan.params import pack_params as pack_params
 from fmhagen.plan.score_pair import ScorePair
 from fmhagen.plan.slots import SlotTable
+from fmhagen.plan.small_cache import NO_SMALL_CACHE, SmallCache
 from fmhagen.plan.split import SplitPlan
 from fmhagen.plan.wrapping import wrapped_call
-from fmhagen.schedule import Schedule
+from fmhagen.schedule import COMBINE_THREADS, Schedule
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 
@@ -37,8 +38,7 @@ class Plan:
         filename: base name of the emitted file.
         threads: threads of one block.
         constants: the numbers, in printing order.
-        params: fields of the packed parameter block, in order.
-        params_bytes: its size.
+        params, params_bytes: fields of the packed parameter block, in order; its size.
         tensor_maps: how the tensor maps in it are encoded.
         shared: the shared-memory map, in order of offset.
         shared_bytes: its size.
@@ -70,6 +70,7 @@ class Plan:
             one of them.
         cached: keys and values are copied from a cache; of split_kv that goes without saying.
         paged: that cache has pages.
+        small: what the 8-bit numbers of a cache are; of split_kv `split` says it.
         gathers: lanes copy its rows; else the copy engine, pieces of pages.
         packs_heads: heads of a group share tiles; see `Schedule.pack_heads`.
         ordered: blocks order sequences of different lengths before they deal them out.
@@ -101,7 +102,6 @@ class Plan:
     """
 
     SCHEMA: ClassVar[int] = 1
-
     spec: AttentionSpec
     schedule: Schedule
     target: Target
@@ -135,6 +135,7 @@ class Plan:
     varlen: bool = False
     cached: bool = False
     paged: bool = False
+    small: SmallCache = NO_SMALL_CACHE
     gathers: bool = False
     packs_heads: bool = False
     ordered: bool = False
@@ -184,14 +185,13 @@ class Plan:
     @property
     def combine(self) -> Plan | None:
         """The second kernel of the same file, which adds up what the first one has cut."""
-        if self.split is None:
+        split = self.split
+        if split is None and not self.schedule.split_keys:
             return None
+        threads = COMBINE_THREADS if split is None else split.combine_threads
+        size = 0 if split is None else split.combine_shared_bytes
         return dataclasses.replace(
-            self,
-            symbol=self.split.combine_symbol,
-            threads=self.split.combine_threads,
-            shared=(),
-            shared_bytes=self.split.combine_shared_bytes,
+            self, symbol=f"{self.symbol}_combine", threads=threads, shared=(), shared_bytes=size
         )
 
     @property

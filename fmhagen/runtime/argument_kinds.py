@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fmhagen.spec import AttentionSpec
+from fmhagen.spec import AttentionSpec, CacheScale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,6 +18,7 @@ class Argument:
         sizes: its shape in words, such as ("H",).
         required: whether a call must give it; else its address may be 0.
         has_rows: whether its first axis may have any stride, which the kernel then reads.
+        is_judged_later: whether its shape and strides are left to who knows more of the call.
         is_updated: whether the kernel writes it, so that no copy can stand in its place.
     """
 
@@ -28,6 +29,7 @@ class Argument:
     required: bool
     has_rows: bool = False
     is_updated: bool = False
+    is_judged_later: bool = False
 
     @property
     def words(self) -> str:
@@ -47,6 +49,11 @@ MAX_LOGIT = "max_logit"
 MAX_LOGIT_TENSOR = Argument(
     name=MAX_LOGIT, dtype="fp32", converts=(), sizes=("H",), required=False, is_updated=True
 )
+SCALES = tuple(
+    Argument(name=name, dtype="fp32", converts=(), sizes=(), required=False, is_judged_later=True)
+    for name in ("k_scale", "v_scale")
+)
+"""Factors of an 8-bit cache."""
 PACKED = (
     _lengths("cu_seqlens_q", "B + 1", required=True),
     _lengths("cu_seqlens_k", "B + 1", required=True),
@@ -74,4 +81,5 @@ def of_cache(spec: AttentionSpec) -> tuple[Argument, ...]:
         *(_CACHED if spec.varlen else ()),
         _lengths("cache_seqlens", "B", required=is_paged),
         *((table,) if is_paged else ()),
+        *(SCALES if spec.kv_scale != CacheScale.NONE else ()),
     )

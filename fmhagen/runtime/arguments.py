@@ -21,7 +21,7 @@ from fmhagen.runtime.argument_values import fit_tensor, read_number, shown
 from fmhagen.runtime.block_map import BlockMap
 from fmhagen.runtime.launch_values import Value
 from fmhagen.runtime.parameters import parameter_slots
-from fmhagen.runtime.tensors import TensorView, converted
+from fmhagen.runtime.tensors import TensorView, converted, view
 from fmhagen.spec import AttentionSpec
 
 
@@ -241,7 +241,7 @@ class Arguments:
         for argument in self._own:
             tensor = given.tensors.get(argument.name)
             shape = tuple(sizes[word] for word in argument.sizes)
-            if tensor is not None and tensor.shape != shape:
+            if tensor is not None and not argument.is_judged_later and tensor.shape != shape:
                 limit = f"must have the shape ({argument.words}) = {shape}"
                 raise TensorError(argument.name, tensor.shape, limit)
 
@@ -262,6 +262,8 @@ class Arguments:
 
 
 def _fit(argument: Argument, value: Any, q: TensorView) -> TensorView:
+    if argument.is_judged_later:
+        return view(argument.name, value)
     dense = not argument.has_rows
     tensor = fit_tensor(argument.name, value, q, argument.dtype, argument.converts, dense=dense)
     if len(tensor.shape) != len(argument.sizes):

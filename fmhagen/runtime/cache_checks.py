@@ -212,6 +212,15 @@ def check_scales(
     return found
 
 
+def scale_values(scales: Mapping[str, TensorView]) -> dict[str, int]:
+    """Return the strides of factors as the kernel reads them, by parameter field."""
+    return {
+        f"{name}_stride_{letter}": stride
+        for name, scale in scales.items()
+        for letter, stride in zip("bhn", scale.strides, strict=False)
+    }
+
+
 def _arranged(spec: AttentionSpec, tensor: TensorView, axes: CacheAxes) -> TensorView:
     """Return factors with the sizes and strides of (page or batch, head, key)."""
     pairs = [(n, s if n > 1 else 0) for n, s in zip(tensor.shape, tensor.strides, strict=True)]

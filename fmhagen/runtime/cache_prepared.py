@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from fmhagen.errors import TensorError
-from fmhagen.runtime.alignment import aligned_numpy
 from fmhagen.runtime.cache_checks import CacheProblem, cache_axes
 from fmhagen.runtime.cache_values import (
     Cut,
@@ -16,9 +14,9 @@ from fmhagen.runtime.cache_values import (
 )
 from fmhagen.runtime.launch_values import Value, operand, scale_log2_of
 from fmhagen.runtime.launcher import Launcher, quick_stream, wants_gradients
-from fmhagen.runtime.outputs import Allocate
+from fmhagen.runtime.outputs import Allocate, workspace_allocator
 from fmhagen.runtime.prepared import Maps, Prepared
-from fmhagen.runtime.tensors import Framework, TensorView, import_cupy
+from fmhagen.runtime.tensors import TensorView
 
 FILLED = ("block_table", "cache_seqlens", "partial_o", "partial_lse", "k_scale", "v_scale")
 """Fields that a call fills besides the addresses of q, k, v, o and lse."""
@@ -111,31 +109,5 @@ def prepare_cache(
         first=first,
         second=second if cut.items else None,
         o_bytes=o_bytes,
-        new_workspace=_workspace_allocator(q, o_bytes + lse_bytes) if cut.items else None,
+        new_workspace=workspace_allocator(q, o_bytes + lse_bytes) if cut.items else None,
     )
-
-
-def _workspace_allocator(q: TensorView, nbytes: int) -> Allocate:
-    """Return the function that makes a workspace beside q, by the allocator of its framework.
-
-    Raises:
-        TensorError: q's framework is unknown.
-    """
-    count = nbytes // 4
-    if q.framework == Framework.TORCH:
-        import torch
-
-        empty, device, float32 = torch.empty, q.tensor.device, torch.float32
-        return lambda: empty(count, dtype=float32, device=device)
-    if q.framework == Framework.NUMPY:
-        return lambda: aligned_numpy((count,), "float32")
-    if q.framework == Framework.CUPY:
-        cupy, index = import_cupy(), q.device
-
-        def new_workspace() -> Any:
-            with cupy.cuda.Device(index):
-                return cupy.empty(count, "float32")
-
-        return new_workspace
-    limit = "fmhagen cannot allocate a workspace in this framework"
-    raise TensorError("q", type(q.tensor).__name__, limit, "pass NumPy, PyTorch or CuPy tensors")

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from fmhagen.errors import TensorError
 from fmhagen.plan.attention import Plan
-from fmhagen.runtime.cache_checks import CacheAxes, CacheProblem
+from fmhagen.runtime.cache_checks import CacheAxes, CacheProblem, scale_values
 from fmhagen.runtime.checks import MAX_ROWS
 from fmhagen.runtime.launch_values import Operand, Value, scale_log2_of
 from fmhagen.runtime.tensors import TensorView
@@ -249,10 +249,7 @@ def cache_values(
         "row_warps": cut.row_warps,
         "items_are_sequences": int(cut.items_are_sequences),
     }
-    for name, scale in scales.items():
-        values[name] = 0
-        for letter, stride in zip("bhn", scale.strides, strict=False):
-            values[f"{name}_stride_{letter}"] = stride
+    values |= dict.fromkeys(scales, 0) | scale_values(scales)
     for item in rows:
         values[f"{item.name}_stride_b"] = item.stride_b
         values[f"{item.name}_stride_h"] = item.stride_h

@@ -56,7 +56,7 @@ class Calls:
         """Return the inputs as the kernel can read them."""
         return launcher.fit(views[0]), launcher.fit(views[1]), launcher.fit(views[2])
 
-    def _values(self, problem: Problem, given: Given) -> Given:
+    def _values(self, problem: Problem, given: Given, views: Views) -> Given:
         """Return the arguments with what else the kernel is told."""
         return given
 
@@ -165,7 +165,7 @@ class Calls:
                 "max_pages": 0 if table is None else table.shape[1],
             },
         )
-        given = self._values(problem, given)
+        given = self._values(problem, given, views)
         if given.block_map is not None:
             plan = launcher.plan
             tile = (plan.map_rows, plan.map_keys)

@@ -237,6 +237,7 @@ def launch_values(
     operands: tuple[Operand, ...],
     compute_units: int,
     more: dict[str, Value] | None = None,
+    parts: int = 1,
 ) -> LaunchValues:
     """Return the grid and the parameter values of a call that computes at least one tile.
 
@@ -246,6 +247,7 @@ def launch_values(
         operands: q, k, v and o.
         compute_units: of the device.
         more: values of the fields that the call's other arguments fill.
+        parts: that the keys of each tile are cut into.
 
     Raises:
         TensorError: the call has more tiles than 31 bits count.
@@ -255,7 +257,7 @@ def launch_values(
     if tiles > MAX_ROWS:
         limit = f"gives {tiles} tiles of {plan.grid.tile_m} rows; the limit is {MAX_ROWS}"
         raise TensorError("q", (problem.batch, problem.heads, problem.seqlen_q), limit, "split B")
-    blocks = plan.grid.blocks(tiles, compute_units)
+    blocks = plan.grid.blocks(tiles * parts, compute_units)
     m_tiles = -(-rows // plan.grid.tile_m)
     walkers = blocks // plan.grid.cluster
     deal = deal_tiles(plan, problem, walkers)

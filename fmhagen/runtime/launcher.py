@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from fmhagen.compile.binary import Binary
 from fmhagen.errors import TensorError
@@ -15,11 +16,13 @@ from fmhagen.runtime.base import Backend, Loaded, refuse_in_capture
 from fmhagen.runtime.checks import Problem, axes_of, key_axes_of
 from fmhagen.runtime.launch_values import (
     Operand,
+    Value,
     launch_values,
     operand,
     scale_log2_of,
 )
-from fmhagen.runtime.outputs import Allocate
+from fmhagen.runtime.outputs import Allocate, workspace_allocator
+from fmhagen.runtime.parts import FIELDS, PreparedParts, choose_parts, second_blocks
 from fmhagen.runtime.prepared import Maps, Prepared
 from fmhagen.runtime.tensors import Framework, Memory, TensorView
 
@@ -52,7 +55,7 @@ class Launcher:
         Raises:
             CaptureError: that is still to do, and the stream is being captured.
         """
-        if self.plan.split is not None:
+        if self.plan.combine is not None:
             self.load_second(device, stream)
         return self._load(self.plan, self._loaded, device, stream)
 
@@ -116,32 +119,44 @@ class Launcher:
         if reason is not None:
             hint = "leave out=None, or pass a dense tensor"
             raise TensorError("out", o.strides, reason, hint)
-        if _heads_expanded(operands[1]) and _heads_expanded(operands[2]):
+        one_factor = not self.plan.small.is_used  # NOTE: else each head has its own
+        if one_factor and _heads_expanded(operands[1]) and _heads_expanded(operands[2]):
             # One key head under many names: read as the single head that it is.
             operands[1:3] = [replace(item, heads=1, stride_h=item.depth) for item in operands[1:3]]
             problem = replace(problem, heads_kv=1)
         loaded = self.load(q.device, stream)
-        found = launch_values(
-            self.plan,
-            problem,
-            tuple(operands),
-            self.backend.compute_units(q.device),
-            {**given.values, **dict.fromkeys(more, 0)},
-        )
-        return Prepared(
-            names=tuple(field.name for field in self.plan.params),
-            values=found.values,
-            maps=self._maps({item.name: item for item in operands}, problem.packed_heads),
-            more=more,
+        units = self.backend.compute_units(q.device)
+        parts = 1
+        if self.plan.schedule.split_keys:
+            wished = given.numbers.get("num_splits", 0)
+            parts = choose_parts(self.plan, problem, units, wished)
+        cut: dict[str, Value] = {"splits": parts, **dict.fromkeys(FIELDS, 0)}
+        values = {**cut, **given.values, **dict.fromkeys(more, 0)}
+        found = launch_values(self.plan, problem, tuple(operands), units, values, parts)
+        common: dict[str, Any] = {
+            "names": tuple(field.name for field in self.plan.params),
+            "values": found.values,
+            "maps": self._maps({item.name: item for item in operands}, problem.packed_heads),
+            "new_o": allocate[0],
+            "new_lse": allocate[1],
+            "keys_are_empty": problem.rows_k == 0 or 0 in k.shape,
+            "device": q.device,
+            "stream": quick_stream(q),
+            "wants_gradients": wants_gradients(q),
+            "scale_log2": scale_log2_of(self.plan.spec.scale_value),
+        }
+        if parts == 1:
+            return Prepared(**common, more=more, blocks=found.blocks, loaded=loaded)
+        common["more"] = (*more, *FIELDS)
+        second = self.load_second(q.device, stream)
+        o_bytes = parts * 4 * problem.batch * problem.heads * problem.seqlen_q * self.plan.spec.dv
+        return PreparedParts(
+            **common,
             blocks=found.blocks,
             loaded=loaded,
-            new_o=allocate[0],
-            new_lse=allocate[1],
-            keys_are_empty=problem.rows_k == 0 or 0 in k.shape,
-            device=q.device,
-            stream=quick_stream(q),
-            wants_gradients=wants_gradients(q),
-            scale_log2=scale_log2_of(self.plan.spec.scale_value),
+            second=Prepared(**common, blocks=second_blocks(problem), loaded=second),
+            new_workspace=workspace_allocator(q, o_bytes + o_bytes // self.plan.spec.dv),
+            o_bytes=o_bytes,
         )
 
     def _maps(self, operands: dict[str, Operand], packed: int) -> dict[str, Maps]:

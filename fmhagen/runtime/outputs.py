@@ -177,3 +177,29 @@ def _no_allocator() -> Any:
     raise TensorError(
         "return_lse", True, "fmhagen cannot allocate LSE in this framework", "pass PyTorch tensors"
     )
+
+
+def workspace_allocator(q: TensorView, nbytes: int) -> Allocate:
+    """Return the function that makes a workspace beside q, by the allocator of its framework.
+
+    Raises:
+        TensorError: q's framework is unknown.
+    """
+    count = nbytes // 4
+    if q.framework == Framework.TORCH:
+        import torch
+
+        empty, device, float32 = torch.empty, q.tensor.device, torch.float32
+        return lambda: empty(count, dtype=float32, device=device)
+    if q.framework == Framework.NUMPY:
+        return lambda: aligned_numpy((count,), "float32")
+    if q.framework == Framework.CUPY:
+        cupy, index = import_cupy(), q.device
+
+        def new_workspace() -> Any:
+            with cupy.cuda.Device(index):
+                return cupy.empty(count, "float32")
+
+        return new_workspace
+    limit = "fmhagen cannot allocate a workspace in this framework"
+    raise TensorError("q", type(q.tensor).__name__, limit, "pass NumPy, PyTorch or CuPy tensors")

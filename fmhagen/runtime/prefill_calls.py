@@ -13,12 +13,12 @@ from fmhagen.errors import TensorError
 from fmhagen.plan.attention import Plan
 from fmhagen.runtime.arguments import Arguments, Extras, Given
 from fmhagen.runtime.cache_calls import CacheCalls
-from fmhagen.runtime.cache_checks import check_cache
+from fmhagen.runtime.cache_checks import check_cache, check_scales, scale_values
 from fmhagen.runtime.calls import Calls, Views, packing_of
 from fmhagen.runtime.checks import Problem
 from fmhagen.runtime.launcher import Launcher
 from fmhagen.runtime.tensors import TensorView, view
-from fmhagen.spec import AttentionSpec
+from fmhagen.spec import AttentionSpec, CacheScale
 
 
 class PrefillCalls(Calls):
@@ -35,7 +35,8 @@ class PrefillCalls(Calls):
     def _problem(self, views: Views, given: Given) -> Problem:
         table = given.tensors.get("block_table")
         packing = packing_of(self._spec, given)
-        found = check_cache(self._spec, *views, table, packing)
+        kind = self._pick(views[0]).plan.target.float8_kind
+        found = check_cache(self._spec, *views, table, packing, kind)
         # NOTE: a tensor map has one page where there is none, and entries could name it.
         return found.sizes if found.pages else replace(found.sizes, seqlen_k=0)
 
@@ -43,15 +44,19 @@ class PrefillCalls(Calls):
         q, k, v = views
         return launcher.fit(q), launcher.fit_cache(k), launcher.fit_cache(v)
 
-    def _values(self, problem: Problem, given: Given) -> Given:
+    def _values(self, problem: Problem, given: Given, views: Views) -> Given:
         splits = given.numbers.get("num_splits", 0)
-        if splits > 1:
+        if splits > 1 and not self._pick(views[0]).plan.schedule.split_keys:
             limit = "many query rows are computed without a cut of the keys"
             raise TensorError("num_splits", splits, limit, "leave num_splits out")
         table = given.tensors.get("block_table")
         stride = 0 if table is None or table.shape[0] < 2 else table.strides[0]
         more = {"capacity": problem.seqlen_k, "table_stride": stride}
-        return replace(given, values=given.values | more)
+        named = {name: tensor.tensor for name, tensor in given.tensors.items()}
+        scales = check_scales(self._spec, named, views[1], problem.batch)
+        for scale in scales.values():
+            _check_span(self._spec, scale)
+        return replace(given, values=given.values | more | scale_values(scales))
 
     def _first(
         self,
@@ -66,6 +71,18 @@ class PrefillCalls(Calls):
         if self._pick(view("q", q)).plan.split is not None:  # on a chip that has one main loop
             return self._cut(q, k, v, scale, out, return_lse, extras)
         return super()._first(q, k, v, scale, out, return_lse, extras)
+
+
+def _check_span(spec: AttentionSpec, scale: TensorView) -> None:
+    """Refuse factors of tokens that offsets of 32 bits do not reach; see `cache_checks`."""
+    if spec.kv_scale != CacheScale.TOKEN or 0 in scale.shape:
+        return
+    pairs = zip(scale.shape, scale.strides, strict=True)
+    (pages, page), _, (rows, row) = pairs
+    outer = (pages - 1) * page if spec.page_size is not None else 0
+    if 4 * (outer + (rows - 1) * row + 1) >= 2**32:
+        limit = "factors of one head that span 4 GiB or more are not reached"
+        raise TensorError(scale.name, scale.strides, limit, "put the heads before the pages")
 
 
 def kind_of_calls(plan: Plan) -> type[CacheCalls] | type[PrefillCalls]:

@@ -107,7 +107,7 @@ def is_prefill(
     It is where queries are packed, since the other one has none of that, and from SHARED_ROWS on,
     or from PREFILL_ROWS on where heads share no tiles of warps.
     """
-    if spec.kv_dtype is not None:
+    if spec.kv_dtype is not None and "kv_dtype_many" not in target.cache_features:
         return False
     if MainLoop.WARP_SPECIALISED not in target.main_loops:
         return spec.varlen or (query_hint or 0) >= PREFILL_ROWS

@@ -70,4 +70,6 @@ def first_fitting(spec: AttentionSpec, wished: Iterable[Schedule], target: Targe
         hint = "use a score function that does less"
         raise UnsupportedSpecError("score_mod", spec.score_mod, limit, hint) from problem
     hint = "use smaller head dims"
+    if spec.kv_cache and problem is not None and problem.field == "main_loop":
+        hint = problem.suggestion or hint
     raise UnsupportedSpecError("head_dim", max(spec.d, spec.dv), limit, hint) from problem

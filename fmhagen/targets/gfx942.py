@@ -25,6 +25,7 @@ GFX942 = Target(
             "kv_cache",
             "paged",
             "kv_dtype",
+            "kv_dtype_many",
             "window",
             "mask_mod",
             "score_mod",

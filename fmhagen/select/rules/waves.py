@@ -6,7 +6,7 @@ from fmhagen.expr.bands import bounds_of
 from fmhagen.formula import mask_of, score_of
 from fmhagen.schedule import MainLoop, Matrix, Schedule
 from fmhagen.select.choice import Choice, first_fitting, fits, is_crowded
-from fmhagen.spec import AttentionSpec
+from fmhagen.spec import AttentionSpec, CacheScale
 from fmhagen.targets import Target
 
 _PIPELINED, _GROUPS = MainLoop.WAVE_PIPELINED, MainLoop.WAVE_PING_PONG
@@ -24,11 +24,18 @@ def choose_wave_pipelined(spec: AttentionSpec, target: Target) -> Choice:
     # NOTE: nobody knows what registers a user's function takes, so some are left to it.
     is_known = spec.score_mod is None
     tile_n = 128 if is_narrow and is_known else 64
-    prefetches = (7, 5, 3) if is_known else (3,)
+    prefetches: tuple[int, ...] = (7, 5, 3) if is_known else (3,)
+    if (
+        spec.kv_scale == CacheScale.TOKEN
+    ):  # whose factors take registers, and so does looking them up
+        prefetches = (3,) if spec.page_size is not None else (5, 3)
     wished = [_schedule(_PIPELINED, 8, tile_n, prefetch) for prefetch in prefetches]
     if is_known:
         wished += [_schedule(_GROUPS, 8, tile_n, prefetch) for prefetch in _PREFETCHES]
-    wished.append(_schedule(_PIPELINED, 4, 64, min(prefetches[0], _alone_prefetch(spec))))
+    if is_narrow and spec.kv_scale == CacheScale.TOKEN:
+        wished += [_schedule(_PIPELINED, 8, 64, prefetch) for prefetch in prefetches]
+    alone = _alone_prefetch(spec)
+    wished += [_schedule(_PIPELINED, 4, 64, min(prefetch, alone)) for prefetch in prefetches]
     best = first_fitting(spec, wished, target)
     shorter = best
     has_score = score_of(spec) is not None

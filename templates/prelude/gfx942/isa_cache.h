@@ -50,6 +50,16 @@ FMHAGEN_DEVICE u32 load_global_1(const u8* address) {
   return *(const __attribute__((address_space(1))) u8*)address;
 }
 
+// Loads 2 bytes, zeros above; outside the resource nothing is read and 0 is given (buffer_load_ushort).
+FMHAGEN_DEVICE u32 buffer_load_u16(BufferResource buffer, u32 offset) {
+  return __builtin_amdgcn_raw_buffer_load_b16(buffer, offset, 0, 0);
+}
+
+// Loads 8 bytes; outside the resource nothing is read and 0 is given (buffer_load_dwordx2).
+FMHAGEN_DEVICE u32x2 buffer_load_b64(BufferResource buffer, u32 offset) {
+  return __builtin_amdgcn_raw_buffer_load_b64(buffer, offset, 0, 0);
+}
+
 // Stores two floats to global memory; `address` is 8-byte aligned (global_store_dwordx2).
 FMHAGEN_DEVICE void store_global_f32x2(f32* address, f32 low, f32 high) {
   const f32x2 pair = {low, high};

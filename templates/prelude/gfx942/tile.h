@@ -50,6 +50,11 @@ FMHAGEN_DEVICE u32 row_bytes(i64 stride) {
   return static_cast<u32>(stride) * 2;
 }
 
+// The same of an 8-bit tensor.
+FMHAGEN_DEVICE u32 row_bytes_of_8(i64 stride) {
+  return static_cast<u32>(stride);
+}
+
 // Sets every element to zero.
 template <u32 COUNT>
 FMHAGEN_DEVICE void clear(f32x16 (&blocks)[COUNT]) {

@@ -84,6 +84,20 @@ FMHAGEN_MODEL u32 load_global_1(const u8* address) {
   return value;
 }
 
+FMHAGEN_MODEL u32 buffer_load_u16(BufferResource buffer, u32 offset) {
+  emulator::Issuer issuer = emulator::issuer_here("buffer_load_ushort");
+  emulator::check_global_alignment(issuer, buffer.base + offset, 2);
+  u16 value = 0;
+  if (u64(offset) + 2 <= buffer.bytes) memcpy(&value, emulator::global_read(issuer, buffer.base + offset, 2), 2);
+  return value;
+}
+
+FMHAGEN_MODEL u32x2 buffer_load_b64(BufferResource buffer, u32 offset) {
+  u32 value[2];
+  buffer_load("buffer_load_dwordx2", buffer, offset, value, 2);
+  return u32x2{value[0], value[1]};
+}
+
 FMHAGEN_MODEL void store_global_f32x2(f32* address, f32 low, f32 high) {
   emulator::check_register("global_store_dwordx2", low);
   emulator::check_register("global_store_dwordx2", high);

@@ -1,0 +1,31 @@
+"""Masks that the warp-specialised loop asks about keys: how many at once."""
+
+from __future__ import annotations
+
+from fmhagen.expr.nodes import walk
+from fmhagen.lowering.language import operations
+from fmhagen.plan.language import Language
+from fmhagen.spec import AttentionSpec
+
+SHORT_MASK = 8  # operations of a mask for one key
+WIDE_DEPTHS = (96, 128)  # whose schedules leave a thread registers for the keys of a step
+
+
+def keys_at_once(spec: AttentionSpec, language: Language) -> int:
+    """Return about how many keys the rest of a mask is asked together, where registers allow it.
+
+    0 means that a loop asks about a few at a time.
+    """
+    rest = language.bounds.rest
+    if rest is None or not is_wide(spec):
+        return 0
+    if sum(count for _, count in operations(rest)) > SHORT_MASK:
+        return 0
+    # What is read for row and key is read twice.
+    reads_both = any(n.op == "load" and n.reads("q_idx") and n.reads("kv_idx") for n in walk(rest))
+    return 8 if reads_both else 16
+
+
+def is_wide(spec: AttentionSpec) -> bool:
+    """Return whether a head's depth is one that leaves a thread registers to spare."""
+    return WIDE_DEPTHS[0] < max(spec.d, spec.dv) <= WIDE_DEPTHS[1]
