@@ -101,9 +101,6 @@ class Schedule(Record):
             are loaded as soon as that consumer is done with the last ones.
         pack_heads: query heads of a group share tiles of a warp_specialised kernel over a cache or
             of packed sequences, query by query, so that a few queries fill one.
-        scouts: warps that would be idle find the key tiles of a warp_specialised kernel whose mask
-            is not a plain causal one, and which keys of partly visible ones each row sees, ahead
-            of the warps that copy and compute.
         split_keys: the keys of a sequence are cut into parts, as many as a call says, for the tiles
             of a warp_specialised kernel over a cache; a second kernel adds the parts up.
         overlap_tiles: the first S of a tile is issued before the last O += P V of the tile before.
@@ -132,7 +129,6 @@ class Schedule(Record):
     cluster: int = 1
     split_q: bool = False
     pack_heads: bool = False
-    scouts: bool = False
     split_keys: bool = False
     overlap_tiles: bool = True
     rescale: Rescale = Rescale.ON_GROWTH

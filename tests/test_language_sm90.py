@@ -126,61 +126,6 @@ def test_tiles_found_ahead(name: str) -> None:
         check_loads(problem, run(problem))
 
 
-SCOUTED: dict[str, dict[str, object]] = {
-    **WIDE,
-    "apart": {"causal": True, "window_left": 100, "head_dim": 64},
-    "staged": {"mask_mod": "(q_idx // 64 - kv_idx // 64) % 2 == 0", "head_dim": 64},
-    "alibi": {"alibi": True, "window_left": 30, "window_right": 150},
-}
-
-
-def with_scouts(spec: AttentionSpec, **fields: object) -> Schedule:
-    """Return the schedule that a user gets, but with scouts."""
-    return dataclasses.replace(default_schedule(spec, SM90), scouts=True, **fields)
-
-
-@pytest.mark.parametrize("name", SCOUTED)
-def test_scouts(name: str) -> None:
-    """Idle warps find the same key tiles, and the same keys: many tiles, few, empty ones."""
-    spec = spec_of(**{"head_dim": 128, **SCOUTED[name]})
-    fields: dict[str, dict[str, object]] = {
-        "apart": {"overlap_tiles": False},
-        "staged": {"store": Store.STAGED, "q_stages": 2},
-    }
-    schedule = with_scouts(spec, **fields.get(name, {}))
-    lengths = ((1, 1), (0, 5), (330, 300), (7, 0), (140, 140)) if spec.varlen else ()
-    for rows, keys in ((420, 390),) if lengths else ((420, 390), (40, 200)):
-        problem = Problem(
-            name=name, spec=spec, batch=1, rows=rows, keys=keys, lengths=lengths, layout="sliced"
-        )
-        check_loads(problem, run(problem, schedule))
-
-
-HIDES = "where((q_idx + kv_idx) % 3 == 0, -inf, score)"
-WIDE_STEPS: dict[str, object] = {
-    **{"tile_m": 128, "tile_n": 176, "consumers": 2, "stages": 2},
-    **{"producer_registers": 40, "consumer_registers": 232},
-}
-
-
-@pytest.mark.parametrize(
-    ("fields", "schedule", "why"),
-    [
-        ({"causal": True}, {}, "nothing to find"),
-        ({"window_left": 9, "score_mod": HIDES}, {}, "does not know"),
-        ({"window_left": 9}, WIDE_STEPS, "at most 128"),
-        ({"window_left": 9, "kv_cache": True, "varlen": True}, {}, "no warps to spare"),
-    ],
-)
-def test_scouts_that_find_nothing_are_refused(
-    fields: dict[str, object], schedule: dict[str, object], why: str
-) -> None:
-    spec = spec_of(**fields)
-    base = dataclasses.replace(default_schedule(spec, SM90), **schedule)
-    with pytest.raises(ScheduleError, match=f"scouts.*{why}"):
-        plan_of(spec, "sm90", dataclasses.replace(base, scouts=True))
-
-
 _TABLE = np.random.default_rng(3).standard_normal((2, 330)).astype(np.float32)
 _BUCKETS = np.random.default_rng(4).standard_normal(40).astype(np.float32)
 SCORES: dict[str, dict[str, object]] = {

@@ -39,9 +39,6 @@ def lower(spec: AttentionSpec, schedule: Schedule, target: Target) -> Plan:
     if schedule.matrix != Matrix.WIDE and schedule.main_loop not in _WITH_MATRIX_FORMS:
         limit = f"is a choice of {', '.join(_WITH_MATRIX_FORMS)} alone"
         raise ScheduleError("matrix", str(schedule.matrix), limit, "leave matrix out")
-    if schedule.scouts and schedule.main_loop != MainLoop.WARP_SPECIALISED:
-        limit = "warps to spare are in the warp_specialised loop alone"
-        raise ScheduleError("scouts", True, limit, "use scouts=False")
     if schedule.pack_heads and schedule.main_loop != MainLoop.WARP_SPECIALISED:
         limit = "is a choice of warp_specialised alone"
         raise ScheduleError("pack_heads", True, limit, "use pack_heads=False")

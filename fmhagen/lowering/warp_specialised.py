@@ -29,7 +29,6 @@ from fmhagen.lowering.warp_specialised_order import (
 )
 from fmhagen.lowering.warp_specialised_params import param_fields
 from fmhagen.lowering.warp_specialised_scores import cap_constants, score_unit
-from fmhagen.lowering.warp_specialised_scouts import add_scouts, check_scouts, scout_constants
 from fmhagen.lowering.warp_specialised_shared import (
     BARRIER_BYTES,
     GROUP_WARPS,
@@ -57,7 +56,7 @@ SUM_LIMIT = Constant(
     comment="a step's row sum above this brings P down: fp16 ends at 65504",
 )
 # Each begins a line of constants; the barrier that says the opposite stands behind it.
-FULL_BARRIERS = ("Q_FULL", "K_FULL", "V_FULL", "RUNS_FULL", "SEEN_FULL")
+FULL_BARRIERS = ("Q_FULL", "K_FULL", "V_FULL")
 FINITE_LIMIT = Constant(
     ctype="f32",
     name="FINITE_LIMIT",
@@ -95,10 +94,12 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
     if schedule.cluster > 1 and (ordered or not language.right_only):
         limit = "blocks of a cluster visit the same keys, from the first one on, of one sequence"
         raise ScheduleError("cluster", schedule.cluster, limit, "use cluster=1")
-    check_store(spec, schedule)
-    if schedule.scouts:
-        check_scouts(spec, schedule, language)
-        shared, shared_bytes = add_scouts(schedule, shared, shared_bytes, target)
+    if spec.varlen and schedule.store == Store.STAGED:
+        limit = "packed rows leave from registers, as a copy would reach into the next sequence"
+        raise ScheduleError("store", str(schedule.store), limit, "use store='direct'")
+    if spec.kv_cache and schedule.store == Store.STAGED:
+        limit = "over a cache O leaves from registers"
+        raise ScheduleError("store", str(schedule.store), limit, "use store='direct'")
     sorted_tiles = not ordered and sorts_tiles(spec, schedule, language, shared_bytes, target)
     if ordered:
         shared, shared_bytes = add_order(shared, shared_bytes, target)
@@ -155,7 +156,6 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         keys_at_once=keys_at_once(spec, language),
         keeps_band=looks_ahead and not language.mapped and len(language.bands) == 1,
         looks_ahead=looks_ahead,
-        scouts=schedule.scouts,
         row_bits="u32" if schedule.tile_n <= 128 else "u64",
         has_place=has_place,
         varlen=spec.varlen,
@@ -208,7 +208,6 @@ def _traits(spec: AttentionSpec, schedule: Schedule) -> tuple[str, ...]:
         (schedule.skip_hidden and spec.causal and spec.window_left is None, "skip"),
         (not schedule.persistent, "grid"),
         (schedule.copy == Copy.GATHER, "gather"),
-        (schedule.scouts, "scouts"),
     )
     return tuple(word for holds, word in named if holds)
 
@@ -275,7 +274,6 @@ def _constants(
         ),
         *(cache_constants(spec, schedule, language) if spec.kv_cache else ()),
         *(tile_order_constants(shared) if any(r.name == "SMEM_TURNS" for r in shared) else ()),
-        *(scout_constants(schedule) if schedule.scouts else ()),
         *(cap_constants(language.cap) if language.cap is not None else ()),
         *((LOG2E,) if spec.sink or language.score is not None else ()),
         LN2,

@@ -88,10 +88,10 @@ class Plan:
             band, which begins with the first key.
         offset_mask: the mask is causal alone, of sequences of one length.
         reads_mask: partly visible tiles ask the rest of the mask about keys; else bands say all.
-        keys_at_once: keys that a mask of few operations is asked about at once; else 0.
+        keys_at_once: keys that a mask is asked about at once, as few of its operations fall on
+            a key; else 0.
         keeps_band: the key tiles of the one band are kept for a tile of work, not found run by run.
         looks_ahead: a tile of work is found while the one before it begins.
-        scouts: warps of their own find key tiles, and what rows see of them; see `Schedule`.
         row_bits: unsigned type with a bit for each of a thread's keys of one row and tile.
         has_place: a tile of work holds its place, see `fmhagen.plan.language`.
         pairs: of packed sequences: a tile from the end is dealt with one from the beginning.
@@ -154,7 +154,6 @@ class Plan:
     keys_at_once: int = 0
     keeps_band: bool = False
     looks_ahead: bool = False
-    scouts: bool = False
     row_bits: str = "u32"
     has_place: bool = False
     pairs: bool = False
@@ -247,11 +246,6 @@ class Plan:
     def copy_arrivals(self) -> str:
         """How many arrivals fill a buffer of K or V."""
         return "COPY_WARPS" if self.gathers else "1"
-
-    @property
-    def keys_type(self) -> str:
-        """The type of the key tiles that a consumer visits next."""
-        return "Run" if self.scouts else "KeyTiles"
 
     @property
     def asks_place(self) -> bool:
