@@ -109,7 +109,9 @@ WIDE: dict[str, dict[str, object]] = {
     "to both sides": {"window_left": 30, "window_right": 150},
     "sink tokens": {"mask_mod": "((kv_idx < 4) | (q_idx - kv_idx < 90)) & (kv_idx <= q_idx)"},
     "by tile": {"mask_mod": "(q_idx // 64 - kv_idx // 64) % 2 == 0"},
+    "by label": {"causal": True, "mask_mod": "q_idx // 50 % 3 == kv_idx // 40 % 3"},
     "packed": {"causal": True, "window_left": 100, "varlen": True},
+    "packed by label": {"mask_mod": "kv_idx // 40 % 3 == q_idx // 50 % 3", "varlen": True},
 }
 
 

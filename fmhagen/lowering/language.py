@@ -6,6 +6,8 @@
     f32  score_slope(params, place, q_idx)                     gain * score + slope * kv_idx + rest
     bool mask_mod(params, place, q_idx, kv_idx)                the mask but the end of the keys
     bool rest_mod(params, place, q_idx, kv_idx)                in its place: what bands do not say
+    i32  row_label(params, place, q_idx)                       the same, where it asks whether two
+    i32  key_label(params, place, kv_idx)                      numbers are equal
     i32  first_key_J(params, place, q_idx)                     band J = 0..: row q_idx sees at most
     i32  end_key_J(params, place, q_idx)                       the keys [first, end) of their union
     u32  rest_of_tile(params, place, m_first, m_last, n_first, n_last)
@@ -25,13 +27,14 @@ from fmhagen.expr.cxx import TILE, CxxFunction, function, is_clamped
 from fmhagen.expr.cxx_place import place_names, place_text
 from fmhagen.expr.finite import may_hide
 from fmhagen.expr.line import line_of
-from fmhagen.expr.nodes import Node, walk
+from fmhagen.expr.nodes import Node, Type, walk
 from fmhagen.expr.products import START, STOP
 from fmhagen.expr.tiles import tile_class
 from fmhagen.formula import is_mapped, mask_of, score_of, spec_parameters
-from fmhagen.plan.language import Argument, CxxBand, CxxLine, Language
+from fmhagen.plan.language import Argument, CxxBand, CxxLabels, CxxLine, Language
 from fmhagen.spec import AttentionSpec
 
+_WHOLE = (Type.I32, Type.I32)
 _EVERYTHING = (Band(first=START, end=STOP),)
 
 
@@ -62,6 +65,7 @@ def lower_language(
         cap=cap_of(score),
         mask=None if mask is None else printer.mask(mask),
         rest_key=None if rest_key is None else printer.rest_key(rest_key),
+        labels=None if rest_key is None else printer.labels(rest_key),
         bands=tuple(
             CxxBand(
                 first=printer.bound(f"first_key_{j}", "First key", band.first, j),
@@ -113,6 +117,19 @@ class _Printer:
     def rest_key(self, rest: Node) -> CxxFunction:
         summary = "Whether query q_idx sees key kv_idx, as far as the bands do not say."
         return function("rest_mod", summary, "bool", ("q_idx", "kv_idx"), rest, self.members)
+
+    def labels(self, rest: Node) -> CxxLabels | None:
+        row, key = rest.args if rest.op == "eq" else (rest, rest)
+        row, key = (key, row) if row.reads("kv_idx") else (row, key)
+        if row.reads("kv_idx") or key.reads("q_idx") or (row.type, key.type) != _WHOLE:
+            return None
+        what = "What stands for query q_idx: it sees the keys that have the same, as far as bands"
+        return CxxLabels(
+            row=function("row_label", f"{what} do not say.", "i32", ("q_idx",), row, self.members),
+            key=function(
+                "key_label", "What stands for key kv_idx.", "i32", ("kv_idx",), key, self.members
+            ),
+        )
 
     def bound(self, name: str, what: str, bound: Node, band: int) -> CxxFunction:
         summary = f"{what} of band {band} that query q_idx sees; never falls as q_idx grows."

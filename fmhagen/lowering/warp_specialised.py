@@ -32,6 +32,7 @@ from fmhagen.lowering.warp_specialised_scores import cap_constants, score_unit
 from fmhagen.lowering.warp_specialised_shared import (
     BARRIER_BYTES,
     GROUP_WARPS,
+    add_labels,
     boxes_of,
     shared_map,
 )
@@ -94,12 +95,10 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
     if schedule.cluster > 1 and (ordered or not language.right_only):
         limit = "blocks of a cluster visit the same keys, from the first one on, of one sequence"
         raise ScheduleError("cluster", schedule.cluster, limit, "use cluster=1")
-    if spec.varlen and schedule.store == Store.STAGED:
-        limit = "packed rows leave from registers, as a copy would reach into the next sequence"
-        raise ScheduleError("store", str(schedule.store), limit, "use store='direct'")
-    if spec.kv_cache and schedule.store == Store.STAGED:
-        limit = "over a cache O leaves from registers"
-        raise ScheduleError("store", str(schedule.store), limit, "use store='direct'")
+    check_store(spec, schedule)
+    labels = language.labels is not None and not spec.kv_cache
+    if labels:
+        shared, shared_bytes = add_labels(schedule, shared, shared_bytes, target)
     sorted_tiles = not ordered and sorts_tiles(spec, schedule, language, shared_bytes, target)
     if ordered:
         shared, shared_bytes = add_order(shared, shared_bytes, target)
@@ -152,8 +151,9 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         sorted_tiles=sorted_tiles,
         runs=not language.right_only,
         offset_mask=offset_mask,
-        reads_mask=language.rest_key is not None,
-        keys_at_once=keys_at_once(spec, language),
+        reads_mask=language.rest_key is not None and not labels,
+        labels=labels,
+        keys_at_once=0 if labels else keys_at_once(spec, language),
         keeps_band=looks_ahead and not language.mapped and len(language.bands) == 1,
         looks_ahead=looks_ahead,
         row_bits="u32" if schedule.tile_n <= 128 else "u64",

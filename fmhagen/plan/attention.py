@@ -88,6 +88,7 @@ class Plan:
             band, which begins with the first key.
         offset_mask: the mask is causal alone, of sequences of one length.
         reads_mask: partly visible tiles ask the rest of the mask about keys; else bands say all.
+        labels: that rest asks whether a number of the row is equal to one of the key.
         keys_at_once: keys that a mask is asked about at once, as few of its operations fall on
             a key; else 0.
         keeps_band: the key tiles of the one band are kept for a tile of work, not found run by run.
@@ -151,6 +152,7 @@ class Plan:
     runs: bool = False
     offset_mask: bool = False
     reads_mask: bool = False
+    labels: bool = False
     keys_at_once: int = 0
     keeps_band: bool = False
     looks_ahead: bool = False

@@ -88,6 +88,14 @@ class CxxLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CxxLabels:
+    """A rest that shows to a row the keys whose label is its own: the functions of both."""
+
+    row: CxxFunction
+    key: CxxFunction
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Language:
     """What templates get of a mask and a score function.
 
@@ -100,6 +108,7 @@ class Language:
         mask: the whole mask but the end of the keys, or None if everything is visible.
         rest_key: what of the mask the bands do not say of a key, where bands say the other; or None
             if they say all, or the mask itself is asked.
+        labels: the same as a comparison of a number of the row with one of the key, or None.
         bands: at least one; that of no mask is [0, seqlen_k).
         rest: class of a tile by what the bands do not say (0 hidden, 1 partly, 2 fully visible),
             or None if they say all.
@@ -119,6 +128,7 @@ class Language:
     cap: Cap | None
     mask: CxxFunction | None
     rest_key: CxxFunction | None
+    labels: CxxLabels | None
     bands: tuple[CxxBand, ...]
     rest: CxxFunction | None
     mapped: bool
@@ -151,7 +161,8 @@ class Language:
         bands = (part for band in self.bands for part in (band.first, band.end))
         line = () if self.line is None else (self.line.gain, self.line.slope)
         mask = self.rest_key or self.mask
-        found = (self.score, *line, mask, *bands, self.rest)
+        labels = () if self.labels is None else (self.labels.row, self.labels.key)
+        found = (self.score, *line, mask, *labels, *bands, self.rest)
         return tuple(item for item in found if item is not None)
 
     @property

@@ -128,6 +128,11 @@ FMHAGEN_DEVICE u32 load_shared_u32(u32 address) {
   return value;
 }
 
+// Loads two words of shared memory; `address` is 8-byte aligned.
+FMHAGEN_DEVICE void load_shared_u32x2(u32& low, u32& high, u32 address) {
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(low), "=r"(high) : "r"(address) : "memory");
+}
+
 // Loads one float of shared memory.
 FMHAGEN_DEVICE f32 load_shared_f32(u32 address) {
   f32 value;

@@ -186,6 +186,13 @@ FMHAGEN_MODEL u32 load_shared_u32(u32 address) {
   return value;
 }
 
+FMHAGEN_MODEL void load_shared_u32x2(u32& low, u32& high, u32 address) {
+  u32 values[2];
+  emulator::load_shared("load_shared_u32x2", emulator::load_kind, values, address, 8);
+  low = values[0];
+  high = values[1];
+}
+
 FMHAGEN_MODEL f32 load_shared_f32(u32 address) {
   return emulator::float_of(load_shared_u32(address));
 }
