@@ -163,7 +163,20 @@ class UnsupportedArgumentError(_FieldError):
 
 
 class TemplateError(FmhagenError, RuntimeError):
-    """A template could not be rendered: a defect of fmhagen, not of its caller."""
+    """A template could not be rendered: a defect of fmhagen, not of its caller.
+
+    Attributes:
+        plan: the whole plan as text, which is too long for the message; "" if there was none.
+    """
+
+    def __init__(self, message: str, *, plan: str = "") -> None:
+        """Keep the plan beside the message."""
+        self.plan = plan
+        super().__init__(message)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the plan beside the message."""
+        return {**FmhagenError.to_dict(self), "plan": self.plan}
 
 
 class CompileError(FmhagenError, RuntimeError):

@@ -1,6 +1,6 @@
 """Compile generated files and print what each kernel costs; for CI and for one look by hand.
 
-    python -m fmhagen.compile.files [--compiler NAME] [--save DIR] FILE...
+    python -m fmhagen.compile.files [--compiler NAME] [--save DIR] [--jobs N] FILE...
 
 Exits with status 1 if a file does not compile, spills or uses local memory.
 """
@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import os
 import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -90,15 +92,55 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--compiler", default="auto", help="auto, or the name of one")
     parser.add_argument("--save", type=Path, metavar="DIR", help="write the binaries there")
+    parser.add_argument(
+        "--jobs", type=int, default=os.cpu_count() or 1, metavar="N", help="processes; all cores"
+    )
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
+    jobs = min(options.jobs, len(options.files))
+    clean_count = _in_processes(jobs, options) if jobs > 1 else _one_by_one(options)
+    print(f"{clean_count} of {len(options.files)} files are clean")
+    return 0 if clean_count == len(options.files) else 1
+
+
+def _one_by_one(options: argparse.Namespace) -> int:
+    """Compile the files and print a report of each; return how many are clean."""
     clean_count = 0
     for path in options.files:
         clean, report = compile_file(path, options.compiler, options.save)
         clean_count += clean
         print(report, flush=True)
-    print(f"{clean_count} of {len(options.files)} files are clean")
-    return 0 if clean_count == len(options.files) else 1
+    return clean_count
+
+
+def _in_processes(jobs: int, options: argparse.Namespace) -> int:
+    """Deal the files to processes of this module; print their reports; return how many are clean.
+
+    NOTE: plain processes and not a pool, whose semaphores need a /dev/shm: CI runs this in a bare
+    root directory, too.
+    """
+    command = [sys.executable, "-m", "fmhagen.compile.files", "--compiler", options.compiler]
+    if options.save is not None:
+        command += ["--save", str(options.save)]
+    started = [
+        subprocess.Popen(
+            [*command, "--jobs", "1", *map(str, options.files[first::jobs])],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for first in range(jobs)
+    ]
+    clean_count = 0
+    for process in started:
+        *reports, summary = process.communicate()[0].splitlines() or [""]
+        print(*reports, sep="\n", flush=True)
+        counted = re.match(r"(\d+) of \d+ files are clean$", summary)
+        if counted is None:
+            print(summary, flush=True)  # it did not get that far
+        else:
+            clean_count += int(counted[1])
+    return clean_count
 
 
 if __name__ == "__main__":

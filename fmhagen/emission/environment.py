@@ -148,16 +148,20 @@ def render(name: str, plan: KernelPlan) -> str:
     """Render one template with a plan.
 
     Raises:
-        TemplateError: carries the template's lines around the fault and the plan.
+        TemplateError: names template, line and fault, shows the lines around it and the call that
+            leads there; its `plan` is the plan.
     """
     try:
         return environment().get_template(name).render(plan=plan)
     except jinja2.TemplateSyntaxError as error:
-        where = _context(error.filename, error.lineno)
-        raise TemplateError(f"{error.message}\n{where}\nplan: {plan!r}") from error
+        raise _failed(str(error.message), error.filename, error.lineno, plan) from error
     except (jinja2.TemplateError, TypeError, ValueError) as error:
-        filename, line = _innermost_template(error)
-        raise TemplateError(f"{error}\n{_context(filename, line)}\nplan: {plan!r}") from error
+        raise _failed(str(error), *_innermost_template(error), plan) from error
+
+
+def _failed(reason: str, filename: str | None, line: int, plan: KernelPlan) -> TemplateError:
+    text = f"{_place(filename, line)}: {reason}\n{_context(filename, line)}of {plan.constructor}"
+    return TemplateError(text, plan=repr(plan))
 
 
 def _innermost_template(error: BaseException) -> tuple[str | None, int]:
@@ -171,14 +175,22 @@ def _innermost_template(error: BaseException) -> tuple[str | None, int]:
     return found
 
 
+def _place(filename: str | None, line: int) -> str:
+    """Return a template's name below templates/, and the line."""
+    if filename is None:
+        return "a template"
+    path = Path(filename)
+    root = templates_dir()
+    return f"{path.relative_to(root) if path.is_relative_to(root) else path}, line {line}"
+
+
 def _context(filename: str | None, line: int) -> str:
     """Return the two lines before and after a line of a template, numbered."""
     if filename is None or not Path(filename).is_file():
-        return f"in {filename}, line {line}"
+        return ""
     lines = Path(filename).read_text(encoding="ascii").splitlines()
     first = max(line - 3, 0)
-    numbered = (
-        f"{'>' if first + i + 1 == line else ' '} {first + i + 1:4} {text}"
+    return "".join(
+        f"{'>' if first + i + 1 == line else ' '} {first + i + 1:4} {text}\n"
         for i, text in enumerate(lines[first : line + 2])
     )
-    return f"in {Path(filename).name}:\n" + "\n".join(numbered)
