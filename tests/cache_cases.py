@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
+from fmhagen.kernel import Kernel
 from fmhagen.oracle.attention import reference
 from fmhagen.spec import AttentionSpec
 
@@ -123,6 +124,20 @@ def largest_value(spec: AttentionSpec, cache: Cache, **more: Any) -> float:
     return float(np.nanmax(values, initial=0))
 
 
+def cache_arguments(cache: Cache) -> dict[str, Any]:
+    """Return the arguments of a call that a cache is, beside Q, K and V."""
+    table = {} if cache.table is None else {"block_table": cache.table}
+    return {"cache_seqlens": cache.lengths, **table}
+
+
+def call_kernel(
+    kernel: Kernel, cache: Cache, **more: Any
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Call a kernel over a cache; return O and LSE. `more` are further arguments."""
+    o, lse = kernel(cache.q, cache.k, cache.v, return_lse=True, **cache_arguments(cache), **more)
+    return o, lse
+
+
 def assert_right(
     spec: AttentionSpec,
     cache: Cache,
@@ -137,13 +152,7 @@ def assert_right(
     `roundings` of values besides that of O, where they are not exact.
     """
     o_right, lse_right = reference(
-        spec,
-        cache.q,
-        cache.k,
-        cache.v,
-        cache_seqlens=cache.lengths,
-        block_table=cache.table,
-        **more,
+        spec, cache.q, cache.k, cache.v, **cache_arguments(cache), **more
     )
     o_right = o_right.transpose(0, 2, 1, 3) if spec.layout == "bhsd" else o_right
     o64 = o.astype(np.float64)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cache_cases import Cache, assert_right, make_cache
+from cache_cases import Cache, assert_right, cache_arguments, make_cache
 from cache_faults import BENIGN, FAULTS, CacheBenign, CacheFault
 from emulated import kept_open, library, with_text
 from faults import WRONG_RESULT, Change
@@ -211,7 +211,7 @@ def diagnose(name: str, change: Change, seed: int) -> tuple[str, str]:
     kept_open(binary.path, plan.symbol)
     backend = EmulatorBackend(EmulatorOptions(seed=seed, compute_units=call.units))
     launcher = Launcher(plan, backend, lambda: binary)
-    given = {"cache_seqlens": cache.lengths, "block_table": cache.table, **extras}
+    given = {**cache_arguments(cache), **extras}
     given["num_splits"] = call.num_splits
     try:
         o, lse = CacheCalls(call.spec, lambda q: launcher)(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from cache_cases import aligned, assert_right, make_cache
+from cache_cases import aligned, assert_right, cache_arguments, make_cache
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -138,7 +138,7 @@ def test_a_drawn_call(
         emulator=options,
         schedule=schedules[which % len(schedules)],
     )
-    given = {"cache_seqlens": cache.lengths, "block_table": cache.table, **more}
+    given = {**cache_arguments(cache), **more}
     if not spec.batch_invariant:
         given["num_splits"] = num_splits
     o, lse = kernel(cache.q, cache.k, cache.v, return_lse=True, **given)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cache_cases import Cache, assert_right, make_cache
+from cache_cases import Cache, assert_right, cache_arguments, call_kernel, make_cache
 
 from fmhagen import AttentionSpec, compile_kernel
 from fmhagen.compile.driver import compile_source
@@ -43,16 +43,8 @@ def run(
     **more: Any,
 ) -> tuple[Any, Any]:
     """Call the kernel and check what it gives; `more` goes to the reference, too."""
-    o, lse = kernel(spec, seed, compute_units, target)(
-        cache.q,
-        cache.k,
-        cache.v,
-        cache_seqlens=cache.lengths,
-        block_table=cache.table,
-        return_lse=True,
-        num_splits=num_splits,
-        **more,
-    )
+    compiled = kernel(spec, seed, compute_units, target)
+    o, lse = call_kernel(compiled, cache, num_splits=num_splits, **more)
     assert_right(spec, cache, o, lse, **more)
     return o, lse
 
@@ -194,7 +186,7 @@ def test_what_does_not_fit_is_refused_by_name(
 ) -> None:
     spec = dataclasses.replace(PLAIN, page_size=16)
     cache = make_cache(spec, lengths=(33, 80))
-    arguments = {"cache_seqlens": cache.lengths, "block_table": cache.table, **changes}
+    arguments = {**cache_arguments(cache), **changes}
     with pytest.raises(TensorError, match=field) as caught:
         kernel(spec)(cache.q, cache.k, cache.v, **arguments)
     assert words in str(caught.value)
@@ -203,7 +195,7 @@ def test_what_does_not_fit_is_refused_by_name(
 def test_shapes_that_do_not_fit_are_refused() -> None:
     spec = dataclasses.replace(PLAIN, page_size=16)
     cache = make_cache(spec, lengths=(33, 80))
-    rest = {"cache_seqlens": cache.lengths, "block_table": cache.table}
+    rest = cache_arguments(cache)
     call = kernel(spec)
     with pytest.raises(TensorError, match="page_size=16"):
         call(cache.q, cache.k[:, :8], cache.v[:, :8], **rest)

@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from cache_cases import DTYPES, make_cache
+from cache_cases import DTYPES, call_kernel, make_cache
 from test_cache_kernels import PLAIN, kernel, run
 
 from fmhagen.errors import InvalidSpecError, TensorError
@@ -93,15 +93,7 @@ def test_scales_of_hidden_keys_may_be_garbage() -> None:
     belongs = np.isfinite(cache.k.astype(np.float64)).all(axis=3)
     for scale in scales.values():
         scale[~belongs] = np.nan
-    o, lse = kernel(spec, 0, 4)(
-        cache.q,
-        cache.k,
-        cache.v,
-        cache_seqlens=cache.lengths,
-        block_table=cache.table,
-        return_lse=True,
-        **scales,
-    )
+    o, lse = call_kernel(kernel(spec, 0, 4), cache, **scales)
     assert np.array_equal(o.view(np.uint16), right[0].view(np.uint16))
     assert np.array_equal(lse, right[1])
 

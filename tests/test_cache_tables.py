@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from cache_cases import HUGE_PAGE, make_cache
+from cache_cases import HUGE_PAGE, call_kernel, make_cache
 from test_cache_kernels import PLAIN, kernel
 from test_cache_small import scales_of
 
@@ -20,16 +20,10 @@ def test_entries_that_name_no_page(target: str, page_size: int, small: dict[str,
     cache = make_cache(spec, lengths=(70, 100, 33), target=target)
     assert cache.table is not None
     more = scales_of(spec, cache)
-    call = kernel(spec, 0, 4, target)
+    compiled = kernel(spec, 0, 4, target)
 
     def outcome() -> tuple[np.ndarray, np.ndarray]:
-        o, lse = call(
-            *(cache.q, cache.k, cache.v),
-            cache_seqlens=cache.lengths,
-            block_table=cache.table,
-            return_lse=True,
-            **more,
-        )
+        o, lse = call_kernel(compiled, cache, **more)
         return o.view(np.uint16), lse
 
     right = outcome()

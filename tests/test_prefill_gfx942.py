@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cache_cases import HUGE_PAGE, make_cache
+from cache_cases import HUGE_PAGE, cache_arguments, make_cache
 from emulated import library, with_text
 from faults import Edit
 from test_prefill_kernels import (
@@ -18,7 +18,6 @@ from test_prefill_kernels import (
     ROWS,
     alarm_of,
     check_unseen,
-    given,
     kernel,
     run,
     run_packed,
@@ -127,7 +126,9 @@ def test_what_is_refused() -> None:
     spec = dataclasses.replace(CAUSAL, head_dim=64, page_size=16)
     cache = make_cache(spec, lengths=(40, 20), seqlen_q=70, heads=2, heads_kv=1)
     with pytest.raises(TensorError, match="num_splits"):
-        kernel(spec, 0, False, TARGET)(cache.q, cache.k, cache.v, num_splits=4, **given(cache))
+        kernel(spec, 0, False, TARGET)(
+            cache.q, cache.k, cache.v, num_splits=4, **cache_arguments(cache)
+        )
     best = default_schedule(spec, GFX942, query_hint=MANY)
     for other in (MainLoop.WAVE_PING_PONG, MainLoop.WAVE_INTERLEAVED):
         with pytest.raises(ScheduleError, match="main_loop"):

@@ -15,6 +15,8 @@ from cache_cases import (
     Cache,
     aligned,
     assert_right,
+    cache_arguments,
+    call_kernel,
     largest_value,
     make_cache,
 )
@@ -60,19 +62,13 @@ def kernel(spec: AttentionSpec, seed: int = 0, packs: bool = False, target: str 
     )
 
 
-def given(cache: Cache) -> dict[str, Any]:
-    """Return the arguments that a cache is."""
-    table = {} if cache.table is None else {"block_table": cache.table}
-    return {"cache_seqlens": cache.lengths, **table}
-
-
 def alarm_of(plan: Plan, binary: Callable[[], Binary], cache: Cache) -> str:
     """Run another binary in a plan's place: what the emulator says, or "" of a wrong result."""
     options = EmulatorOptions(seed=1, compute_units=3)
     launcher = Launcher(plan, EmulatorBackend(options), binary)
     calls = PrefillCalls(plan.spec, lambda q: launcher)
     try:
-        o, lse = calls(cache.q, cache.k, cache.v, None, None, True, given(cache))  # type: ignore[arg-type]
+        o, lse = calls(cache.q, cache.k, cache.v, None, None, True, cache_arguments(cache))  # type: ignore[arg-type]
         with pytest.raises(AssertionError):
             assert_right(plan.spec, cache, o, lse)
     except EmulatorError as error:
@@ -91,9 +87,7 @@ def run(
     **more: Any,
 ) -> None:
     """Call the kernel with as many rows a sequence, and check what it gives."""
-    o, lse = kernel(spec, seed, packs, target)(
-        cache.q, cache.k, cache.v, return_lse=True, **given(cache), **more
-    )
+    o, lse = call_kernel(kernel(spec, seed, packs, target), cache, **more)
     assert_right(spec, cache, o, lse, roundings=roundings, **more)
 
 
@@ -126,9 +120,11 @@ def run_packed(
     """Call the kernel with packed rows; rows of no sequence must stay as the emulator made them."""
     q, extras = packed(cache, rows, gap)
     o, lse = kernel(spec, seed, packs, target)(
-        q, cache.k, cache.v, return_lse=True, **given(cache), **extras, **more
+        q, cache.k, cache.v, return_lse=True, **cache_arguments(cache), **extras, **more
     )
-    o_right, lse_right = reference(spec, q, cache.k, cache.v, **given(cache), **extras, **more)
+    o_right, lse_right = reference(
+        spec, q, cache.k, cache.v, **cache_arguments(cache), **extras, **more
+    )
     used = np.zeros(len(q), bool)
     for first, n in zip(extras["cu_seqlens_q"], rows, strict=False):
         used[first : first + n] = True
@@ -270,7 +266,7 @@ def check_unseen(page_size: int | None, mask: str, target: str = "sm90") -> None
     seen = [(n < first) | (n >= len(n) - rows - left) for n in at]
     hidden = hide(cache, page_size or 0, seen)
     call = kernel(spec, 0, False, target)
-    found = [call(c.q, c.k, c.v, return_lse=True, **given(c)) for c in (cache, hidden)]
+    found = [call(c.q, c.k, c.v, return_lse=True, **cache_arguments(c)) for c in (cache, hidden)]
     assert np.array_equal(found[0][0].view(np.uint16), found[1][0].view(np.uint16))
     assert np.array_equal(found[0][1], found[1][1])
     assert_right(spec, cache, *found[0])
@@ -377,7 +373,7 @@ def test_what_is_refused() -> None:
     tensors = cache.q, cache.k, cache.v
     call = kernel(spec)
     with pytest.raises(TensorError, match="num_splits"):
-        call(*tensors, num_splits=4, **given(cache))
+        call(*tensors, num_splits=4, **cache_arguments(cache))
     with pytest.raises(TensorError, match="block_table"):
         call(*tensors, cache_seqlens=cache.lengths)
     with pytest.raises(TensorError, match="cache_seqlens"):
@@ -385,7 +381,7 @@ def test_what_is_refused() -> None:
     with pytest.raises(TensorError, match="max_pages"):
         call(*tensors, cache_seqlens=cache.lengths, block_table=cache.table[:1])  # type: ignore[index]
     with pytest.raises(TensorError, match="page_size=16"):
-        call(cache.q, cache.k[:, :8], cache.v[:, :8], **given(cache))
+        call(cache.q, cache.k[:, :8], cache.v[:, :8], **cache_arguments(cache))
     chip = find_target("sm90")
     small = dataclasses.replace(spec, varlen=True, kv_dtype="e4m3")
     with pytest.raises(UnsupportedSpecError, match="kv_dtype"):

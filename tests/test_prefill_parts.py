@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cache_cases import Cache, assert_right, make_cache
-from test_prefill_kernels import CAUSAL, given
+from cache_cases import Cache, assert_right, cache_arguments, call_kernel, make_cache
+from test_prefill_kernels import CAUSAL
 
 from fmhagen import AttentionSpec, compile_kernel
 from fmhagen.errors import ScheduleError, TensorError
@@ -33,7 +33,7 @@ def kernel(spec: AttentionSpec, *, packs: bool = True) -> Kernel:
     return compile_kernel(
         spec,
         device="emulator",
-        emulator=EmulatorOptions(compute_units=3, optimisation="O0"),
+        emulator=EmulatorOptions(compute_units=3),
         schedule=schedule_of(spec, packs=packs),
         query_hint=200,
     )
@@ -41,9 +41,7 @@ def kernel(spec: AttentionSpec, *, packs: bool = True) -> Kernel:
 
 def run(spec: AttentionSpec, cache: Cache, *, packs: bool = True, **more: Any) -> Any:
     own = {name: item for name, item in more.items() if name != "num_splits"}
-    o, lse = kernel(spec, packs=packs)(
-        cache.q, cache.k, cache.v, return_lse=True, **given(cache), **more
-    )
+    o, lse = call_kernel(kernel(spec, packs=packs), cache, **more)
     assert_right(spec, cache, o, lse, **own)
     return o, lse
 
@@ -78,10 +76,10 @@ def test_one_part_is_the_kernel_that_does_not_cut() -> None:
     plain = compile_kernel(
         spec,
         device="emulator",
-        emulator=EmulatorOptions(compute_units=3, optimisation="O0"),
+        emulator=EmulatorOptions(compute_units=3),
         schedule=dataclasses.replace(schedule_of(spec), split_keys=False),
     )
-    others = plain(cache.q, cache.k, cache.v, return_lse=True, **given(cache))
+    others = plain(cache.q, cache.k, cache.v, return_lse=True, **cache_arguments(cache))
     assert np.array_equal(o.view(np.uint16), others[0].view(np.uint16))
     assert np.array_equal(lse, others[1])
 
@@ -89,7 +87,7 @@ def test_one_part_is_the_kernel_that_does_not_cut() -> None:
 def test_what_is_refused() -> None:
     cache = make_cache(CAUSAL, lengths=(40, 20), seqlen_q=70, heads=2, heads_kv=1)
     with pytest.raises(TensorError, match="at most 32 parts"):
-        kernel(CAUSAL)(cache.q, cache.k, cache.v, num_splits=33, **given(cache))
+        kernel(CAUSAL)(cache.q, cache.k, cache.v, num_splits=33, **cache_arguments(cache))
     for changes in ({"varlen": True}, {"batch_invariant": True}):
         spec = dataclasses.replace(CAUSAL, **changes)
         with pytest.raises(ScheduleError, match="split_keys"):

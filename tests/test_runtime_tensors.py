@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from fakes import torch as fake_torch
 
+from fmhagen.api import compile_kernel
 from fmhagen.errors import TensorError
 from fmhagen.runtime.alignment import aligned_copy, aligned_numpy, misalignment
 from fmhagen.runtime.checks import Problem, check_inputs, check_out
@@ -262,3 +263,17 @@ def test_out_must_not_overlap_itself_or_an_input() -> None:
         check(array, others=(array.__array_interface__["data"][0],))
     check(array)
     check(zeros(2, 4, 5, 64).transpose(0, 2, 1, 3))
+
+
+def test_frameworks_may_be_mixed_and_results_are_of_q_s() -> None:
+    """Host memory is read where it lies, whoever's it is."""
+    rng = np.random.default_rng(0)
+    q, k, v = (aligned_numpy((1, 70, 1, 64), np.float16) for _ in range(3))
+    for tensor in (q, k, v):
+        tensor[:] = rng.standard_normal(tensor.shape)
+    spec = AttentionSpec(dtype="fp16", head_dim=64)
+    kernel = compile_kernel(spec, device="emulator", target="gfx942")
+    o = kernel(q, k, v)
+    mixed = kernel(q, OnlyDLPack(k), fake_torch.tensor(v, device="cpu"))
+    assert isinstance(mixed, np.ndarray)
+    assert np.array_equal(mixed, o)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from cache_cases import Cache, aligned, assert_right, cache_type, make_cache
+from cache_cases import Cache, aligned, assert_right, cache_type, call_kernel, make_cache
 
 from fmhagen import AttentionSpec, compile_kernel
 from fmhagen.kernel import Kernel
@@ -45,16 +45,7 @@ def kernel_of(spec: AttentionSpec, target: str, query_hint: int | None = None) -
 
 def run(spec: AttentionSpec, target: str, cache: Cache, **more: Any) -> tuple[Array, Array]:
     """Call the kernel; `more` are further arguments of the call."""
-    o, lse = kernel_of(spec, target)(
-        cache.q,
-        cache.k,
-        cache.v,
-        cache_seqlens=cache.lengths,
-        block_table=cache.table,
-        return_lse=True,
-        **more,
-    )
-    return o, lse
+    return call_kernel(kernel_of(spec, target), cache, **more)
 
 
 def assert_same_bits(one: tuple[Array, Array], other: tuple[Array, Array]) -> None:

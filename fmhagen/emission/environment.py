@@ -26,6 +26,8 @@ def _reject_ambiguous(value: Any) -> Any:
     """Let only text and integers through, so that None, True or 1.0 never reach C++ by accident."""
     if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
         return value
+    if isinstance(value, jinja2.Undefined):
+        return str(value)  # raises jinja2.UndefinedError, which names what is undefined
     raise TypeError(f"a template printed {value!r}; use a filter such as cxx_bool or cxx_float")
 
 
