@@ -14,7 +14,7 @@ from fmhagen.formula import is_mapped
 from fmhagen.lowering import lower
 from fmhagen.mapping.calls import Mapper
 from fmhagen.plan.attention import Plan
-from fmhagen.records import closest
+from fmhagen.records import did_you_mean
 from fmhagen.runtime.arguments import Extras
 from fmhagen.runtime.base import Backend
 from fmhagen.runtime.block_map import BlockMap
@@ -71,6 +71,9 @@ class Kernel:
         hints = {"seqlen_hint": seqlen_hint, "query_hint": query_hint}
         self._hints = {**hints, "group_hint": group_hint}
         self._cache = cache
+        if emulator is not None and not hasattr(emulator, "optimisation"):
+            limit = "must be EmulatorOptions, of fmhagen.runtime.emulator_backend, or None"
+            raise InvalidSpecError("emulator", emulator, limit)
         self._options = emulator
         self._launchers: dict[Memory, Launcher] = {}
         kind = kind_of_calls(self._lowered(self.target.name)) if spec.kv_cache else Calls
@@ -294,5 +297,5 @@ def _device(name: str) -> Device:
     names = tuple(str(device) for device in Device)
     if str(name) not in names:
         limit = "must be one of " + ", ".join(names)
-        raise InvalidSpecError("device", name, limit, closest(str(name), names))
+        raise InvalidSpecError("device", name, limit, did_you_mean(str(name), names))
     return Device(str(name))

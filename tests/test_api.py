@@ -68,6 +68,8 @@ def test_a_given_schedule_is_used() -> None:
 def test_what_is_not_supported_is_refused_before_any_tensor() -> None:
     with pytest.raises(UnsupportedSpecError, match="head_dim=72"):
         api.compile_kernel(AttentionSpec(head_dim=72))
+    with pytest.raises(InvalidSpecError, match=r"emulator=\{'seed': 1\}: must be EmulatorOptions"):
+        api.compile_kernel(SPEC, device="emulator", emulator={"seed": 1})  # type: ignore[arg-type]
     with pytest.raises(InvalidSpecError, match=r"device='gpu': must be one of auto, cuda"):
         api.compile_kernel(SPEC, device="gpu")
     with pytest.raises(InvalidSpecError, match=r"target='gfx942': cuda devices run kernels for"):

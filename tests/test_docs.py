@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import importlib
 import importlib.util
+import inspect
 import re
 from pathlib import Path
 from types import ModuleType
@@ -10,6 +13,7 @@ from types import ModuleType
 import pytest
 from typer.testing import CliRunner
 
+import fmhagen
 from fmhagen.cli import app
 from fmhagen.committed.inventory import digest_holds
 from fmhagen.committed.support import support_matrix
@@ -120,6 +124,66 @@ def test_python_example_runs(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "__gfx942" in printed
     assert float(printed.split()[-1]) < 2e-2
+
+
+def python_blocks() -> list[tuple[str, ast.Module]]:
+    """Return every block of Python in the documents, parsed, under its document's name."""
+    return [
+        (f"{path.name}: {text.splitlines()[0]}", ast.parse(text))
+        for path in DOCUMENTS
+        for text in re.findall(r"```python\n(.*?)```", path.read_text(encoding="ascii"), re.DOTALL)
+    ]
+
+
+def imported(name: str) -> ModuleType:
+    """Import a module; skip the test where it needs another package that is not here."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if str(error.name).startswith("fmhagen"):
+            raise
+        pytest.skip(str(error))
+
+
+def meaning_of(node: ast.expr, names: dict[str, object]) -> object:
+    """Return what a dotted name stands for, or None if it is none of fmhagen's."""
+    if isinstance(node, ast.Name):
+        return names.get(node.id)
+    if not isinstance(node, ast.Attribute):
+        return None
+    owner = meaning_of(node.value, names)
+    if inspect.ismodule(owner) or isinstance(owner, type):
+        found = getattr(owner, node.attr, None)
+        assert found is not None, f"{ast.unparse(node)} does not exist"
+        return found
+    return None
+
+
+@pytest.mark.parametrize(("place", "block"), python_blocks(), ids=[at for at, _ in python_blocks()])
+def test_python_of_the_documents_names_what_exists(place: str, block: ast.Module) -> None:
+    """Imports, attributes and keywords: the fragments are not whole programs."""
+    names: dict[str, object] = {name: getattr(fmhagen, name) for name in fmhagen.__all__}
+    names["fmhagen"] = fmhagen
+    for node in ast.walk(block):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                imported(alias.name)
+        elif isinstance(node, ast.ImportFrom) and str(node.module).startswith("fmhagen"):
+            for alias in node.names:
+                owner = imported(str(node.module))
+                found = getattr(owner, alias.name, None)
+                name = f"{node.module}.{alias.name}"
+                names[alias.asname or alias.name] = imported(name) if found is None else found
+    for node in ast.walk(block):
+        if isinstance(node, ast.Attribute):
+            meaning_of(node, names)
+        called = meaning_of(node.func, names) if isinstance(node, ast.Call) else None
+        if isinstance(node, ast.Call) and callable(called):
+            taken = inspect.signature(called).parameters
+            free = any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values())
+            for keyword in node.keywords:
+                text = f"{place}: {ast.unparse(node.func)} takes no {keyword.arg}"
+                assert free or keyword.arg is None or keyword.arg in taken, text
 
 
 def command_lines() -> list[tuple[str, ...]]:

@@ -176,8 +176,9 @@ def find_device(instance: Instance, device: str) -> tuple[str, str]:
             else:
                 reasons.append(report.missing)
     if device == "auto":
-        # A GPU that is there but was not used is named, with the reason.
-        return EMULATOR, f"{EMULATOR} ({'; '.join(reasons)})" if reasons else EMULATOR
+        # A GPU that is there but was not used is named, with the reason; `fmhagen doctor` says more.
+        short = "; ".join(reason.partition(": ")[0] for reason in reasons)
+        return EMULATOR, f"{EMULATOR} ({short})" if short else EMULATOR
     raise RuntimeUnavailableError("; ".join(reasons) or f"there is no {memory} device")
 
 

@@ -109,6 +109,8 @@ def tune(
       fmhagen tune --page-size 16 --causal --seconds 300 --write-table
       fmhagen tune --page-size 16 --kv-dtype e4m3 --heads 8 --heads-kv 1 --seqlen 8192,131072
     """
+    if seconds <= 0:
+        raise InvalidSpecError("seconds", seconds, "must be above 0")
     (target,) = request.targets("sm90")
     if request.spec.kv_cache:
         workloads = _cache_workloads(request, seqlen, tokens, batch, heads, heads_kv, seqlen_q)

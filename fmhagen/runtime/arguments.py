@@ -248,7 +248,8 @@ class Arguments:
     def _refuse_unknown(self, given: dict[str, Any]) -> None:
         for name in given:
             if name not in self._known:
-                hint = _SUGGESTIONS.get(name) or closest(name, tuple(sorted(self._known)))
+                known = tuple(sorted({*self._known, "out", "return_lse", "scale"}))
+                hint = _SUGGESTIONS.get(name) or closest(name, known)
                 limit = "this kernel takes no such argument"
                 raise TensorError(name, shown(given[name]), limit, hint)
         params = given.get("params", {})
