@@ -176,7 +176,7 @@ def find_device(instance: Instance, device: str) -> tuple[str, str]:
             else:
                 reasons.append(report.missing)
     if device == "auto":
-        # A GPU that is there but was not used is named, with the reason; `fmhagen doctor` says more.
+        # A GPU that is there but was not used is named, with the reason in short.
         short = "; ".join(reason.partition(": ")[0] for reason in reasons)
         return EMULATOR, f"{EMULATOR} ({short})" if short else EMULATOR
     raise RuntimeUnavailableError("; ".join(reasons) or f"there is no {memory} device")
