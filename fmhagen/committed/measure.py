@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,7 +85,7 @@ def measure_again(directory: Path) -> Measured:
     another one may give it other registers.
     """
     known = read_manifest(directory / MANIFEST)
-    compared = 0
+    chosen: list[tuple[str, Measurement, Source]] = []
     moved: list[str] = []
     left_out: list[str] = []
     for _, source in kernels():
@@ -97,9 +99,15 @@ def measure_again(directory: Path) -> Measured:
             moved.append(f"{path}: the manifest has no resources")
         elif old.compiler != compiler.label:
             left_out.append(f"{path}: measured with {old.compiler}; here is {compiler.label}")
-        elif (new := measure(source)) is not None:
-            compared += 1
+        else:
+            chosen.append((path, old, source))
+    # Compilers run beside one another: they are processes, or leave the interpreter alone.
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        found = list(threads.map(measure, (source for _, _, source in chosen)))
+    for (path, old, _), new in zip(chosen, found, strict=True):
+        if new is not None:
             moved += (f"{path}: {sentence}" for sentence in _differences(old, new))
+    compared = sum(new is not None for new in found)
     return Measured(compared=compared, moved=tuple(moved), left_out=tuple(left_out))
 
 
