@@ -114,10 +114,12 @@ FMHAGEN_DEVICE void row_maximum(Rows& largest, const Scores& s) {
 }
 
 // s = exp2(scale_log2 * s - reference), sum += this thread's part of the row sums.
+// NOTE: two at a time, since sums that wait for one another hold up the exponentials.
 FMHAGEN_DEVICE void softmax(Scores& s, const Rows& reference, Rows& sum, f32 scale_log2) {
-  FMHAGEN_UNROLL for (u32 i = 0; i < TILE_N / 2; ++i) {
+  FMHAGEN_UNROLL for (u32 i = 0; i < TILE_N / 2; i += 2) {
     s[i] = exp2_approx(fused_multiply_add(s[i], scale_log2, -reference[i / 2 % 2]));
-    sum[i / 2 % 2] += s[i];
+    s[i + 1] = exp2_approx(fused_multiply_add(s[i + 1], scale_log2, -reference[i / 2 % 2]));
+    sum[i / 2 % 2] += s[i] + s[i + 1];
   }
 }
 
