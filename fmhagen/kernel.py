@@ -14,7 +14,6 @@ from fmhagen.formula import is_mapped
 from fmhagen.lowering import lower
 from fmhagen.mapping.calls import Mapper
 from fmhagen.plan.attention import Plan
-from fmhagen.records import did_you_mean
 from fmhagen.runtime.arguments import Extras
 from fmhagen.runtime.base import Backend
 from fmhagen.runtime.block_map import BlockMap
@@ -23,7 +22,7 @@ from fmhagen.runtime.devices import (
     MEMORY_OF_DEVICE,
     MEMORY_OF_TARGET,
     TARGET_OF_MEMORY,
-    Device,
+    find_device,
     gpu_backend,
 )
 from fmhagen.runtime.launcher import Launcher
@@ -60,7 +59,7 @@ class Kernel:
     ) -> None:
         """Decide all that needs no tensor; see `compile_kernel`."""
         self.spec = spec
-        self.device = _device(device)
+        self.device = find_device(device)
         self._target = None if target is None else find_target(target)
         # The features behind a name, as in "mi300x:sramecc+:xnack-", are for the compiler.
         _, _, features = (target or "").partition(":")
@@ -291,11 +290,3 @@ class Kernel:
         return compile_source(
             source, cache=self._cache, for_emulator=True, host_optimisation=optimisation
         )
-
-
-def _device(name: str) -> Device:
-    names = tuple(str(device) for device in Device)
-    if str(name) not in names:
-        limit = "must be one of " + ", ".join(names)
-        raise InvalidSpecError("device", name, limit, did_you_mean(str(name), names))
-    return Device(str(name))

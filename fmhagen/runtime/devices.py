@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from fmhagen.errors import FmhagenError
+from fmhagen.errors import FmhagenError, InvalidSpecError
+from fmhagen.records import did_you_mean
 from fmhagen.runtime.base import Backend
 from fmhagen.runtime.tensors import Memory
 
@@ -19,6 +20,19 @@ class Device(StrEnum):
     CUDA = "cuda"
     HIP = "hip"
     EMULATOR = "emulator"
+
+
+def find_device(name: str) -> Device:
+    """Return the device of a name.
+
+    Raises:
+        InvalidSpecError: no device is called so; names the nearest.
+    """
+    names = tuple(str(device) for device in Device)
+    if str(name) not in names:
+        limit = "must be one of " + ", ".join(names)
+        raise InvalidSpecError("device", name, limit, did_you_mean(str(name), names))
+    return Device(str(name))
 
 
 # The one chip of each vendor that kernels exist for.
