@@ -78,6 +78,7 @@ def compile_kernel(
     seqlen_hint: int | None = None,
     query_hint: int | None = None,
     group_hint: int | None = None,
+    heads_hint: int | None = None,
 ) -> Kernel:
     """Return a callable kernel.
 
@@ -96,6 +97,8 @@ def compile_kernel(
             the main loop of prefill. The kernel computes any number, whatever it says.
         group_hint: the query heads of a key/value head, whose queries may share tiles there; with
             it a few rows of many heads are many.
+        heads_hint: the query heads of all sequences of a call together: where there are so few that
+            their tiles leave units without work, keys are cut into parts (`Schedule.split_keys`).
 
     Raises:
         InvalidSpecError: no such device, or it cannot run the target.
@@ -114,4 +117,5 @@ def compile_kernel(
         seqlen_hint=seqlen_hint,
         query_hint=query_hint,
         group_hint=group_hint,
+        heads_hint=heads_hint,
     )

@@ -6,14 +6,14 @@ from typing import Any
 
 from fmhagen.errors import InvalidSpecError
 from fmhagen.runtime.tensors import view
-from fmhagen.select.rules.rows import class_of_packed_rows, class_of_rows
+from fmhagen.select.rules.rows import class_of_heads, class_of_packed_rows, class_of_rows
 from fmhagen.spec import CacheLayout
 
 Cache = tuple[Any, int | None, str]
 """Element type, page size and layout of a cache."""
 
-Hints = tuple[int | None, int | None]
-"""Query rows, in classes, and query heads of a group; None where they choose nothing."""
+Hints = tuple[int | None, int | None, int | None]
+"""Query rows in classes, query heads of a group, and of all; None where they choose nothing."""
 
 
 def cache_of(k: Any, is_paged: bool, cache_layout: str) -> Cache:
@@ -59,12 +59,14 @@ def hints_of(
         limit = "must have four dimensions where queries are not packed"
         raise InvalidSpecError("q", tuple(shape), limit)
     if len(shape) < 3 or len(k_shape) < 3:
-        return None, None
+        return None, None, None
     heads = shape[layout.index("h") - 4]
     group = max(1, heads // max(1, k_shape[key_layout.index("h") - 4])) if heads_may_share else 1
     if is_packed:
-        return class_of_packed_rows(most_rows), group
-    return class_of_rows(shape[layout.index("s")], group, shape[0] * heads), group
+        return class_of_packed_rows(most_rows), group, None
+    rows, all_heads = shape[layout.index("s")], shape[0] * heads
+    few = class_of_heads(rows, group, all_heads)
+    return class_of_rows(rows, group, all_heads), group, few
 
 
 def _shape(name: str, tensor: Any) -> Any:

@@ -122,7 +122,7 @@ def attention(
     cache = None
     if cache_seqlens is not None or block_table is not None:
         cache = cache_of(k, block_table is not None, cache_layout)
-    hints: Hints = (None, None)
+    hints: Hints = (None, None, None)
     if cache is not None or (varlen and max_seqlen_q is not None):
         heads_first = cache is not None and cache_layout == CacheLayout.HND
         key_layout = str(layout) if cache is None else "bhsd" if heads_first else "bshd"
@@ -194,7 +194,7 @@ def _kernel(
     seqlen_hint: int | None,
     target: str | None,
     cache: Cache | None = None,
-    hints: Hints = (None, None),
+    hints: Hints = (None, None, None),
 ) -> Kernel:
     """Return the kernel of a kind; one a process, so that its layouts are prepared once."""
     from fmhagen.api import compile_kernel
@@ -235,6 +235,7 @@ def _kernel(
         seqlen_hint=seqlen_hint,
         query_hint=hints[0],
         group_hint=hints[1],
+        heads_hint=hints[2],
     )
 
 

@@ -56,6 +56,7 @@ class Kernel:
         seqlen_hint: int | None = None,
         query_hint: int | None = None,
         group_hint: int | None = None,
+        heads_hint: int | None = None,
     ) -> None:
         """Decide all that needs no tensor; see `compile_kernel`."""
         self.spec = spec
@@ -68,7 +69,7 @@ class Kernel:
         )
         self._schedule = schedule
         hints = {"seqlen_hint": seqlen_hint, "query_hint": query_hint}
-        self._hints = {**hints, "group_hint": group_hint}
+        self._hints = {**hints, "group_hint": group_hint, "heads_hint": heads_hint}
         self._cache = cache
         if emulator is not None and not hasattr(emulator, "optimisation"):
             limit = "must be EmulatorOptions, of fmhagen.runtime.emulator_backend, or None"

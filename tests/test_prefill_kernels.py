@@ -37,7 +37,14 @@ from fmhagen.runtime.launcher import Launcher
 from fmhagen.runtime.prefill_calls import PrefillCalls
 from fmhagen.schedule import MainLoop
 from fmhagen.select import default_schedule
-from fmhagen.select.rules.rows import PACKED_QUERIES, PREFILL_ROWS, SHARED_ROWS, class_of_rows
+from fmhagen.select.rules.rows import (
+    FEW_HEADS,
+    PACKED_QUERIES,
+    PREFILL_ROWS,
+    SHARED_ROWS,
+    class_of_heads,
+    class_of_rows,
+)
 from fmhagen.targets import find_target
 
 CAUSAL = AttentionSpec(causal=True, kv_cache=True)
@@ -344,10 +351,29 @@ def test_classes_of_rows() -> None:
     # rows, heads of a group, query heads of all sequences
     assert class_of_rows(8, 4, 32 * 32) == class_of_rows(64, 1, 128) == SHARED_ROWS
     assert class_of_rows(7, 4, 32 * 32) is None  # a tile has few rows
-    assert class_of_rows(64, 4, 32) is None  # there are few tiles
+    assert class_of_rows(64, 1, 32) == SHARED_ROWS  # there are few tiles, whose keys are cut
+    assert class_of_rows(15, 4, 32) is None  # a tile has few rows, and units have tiles of 16
+    assert class_of_heads(16, 4, 32) == class_of_heads(256, 4, 32) == FEW_HEADS
+    assert class_of_heads(512, 4, 32) is class_of_heads(64, 4, 32 * 32) is None
     assert class_of_rows(PREFILL_ROWS, 4, 32 * 32) == PREFILL_ROWS
     assert class_of_rows(128, 4, 32 * 32) == PACKED_QUERIES  # whole tiles
     assert class_of_rows(5000, 1, 1) == PACKED_QUERIES
+
+
+def test_when_keys_are_cut() -> None:
+    chip = find_target("sm90")
+
+    def cuts(rows: int, heads: int | None, **changes: Any) -> bool:
+        spec = dataclasses.replace(CAUSAL, **changes)
+        hints = {"query_hint": rows, "group_hint": 4, "heads_hint": heads}
+        return default_schedule(spec, chip, **hints).split_keys
+
+    assert cuts(256, 32)
+    assert cuts(PREFILL_ROWS, FEW_HEADS, page_size=1)
+    assert not cuts(512, 32)  # as many tiles as units
+    assert not cuts(256, None)
+    for changes in ({"varlen": True}, {"batch_invariant": True}, {"kv_dtype": "e4m3"}):
+        assert not cuts(256, 32, **changes)
 
 
 def test_how_pages_are_copied() -> None:

@@ -13,6 +13,7 @@ class Hints(TypedDict):
     seqlen_hint: int
     query_hint: int
     group_hint: int
+    heads_hint: int
 
 
 def hints_of(workload: Workload) -> Hints:
@@ -21,4 +22,5 @@ def hints_of(workload: Workload) -> Hints:
         seqlen_hint=workload.seqlen_k,
         query_hint=workload.seqlen_q,
         group_hint=workload.heads // workload.heads_kv,
+        heads_hint=workload.batch * workload.heads,
     )

@@ -22,7 +22,7 @@ from fmhagen.frontends.refusal import refuse_others
 from fmhagen.paging import CsrTables, PageTables
 from fmhagen.runtime.devices import TARGET_OF_MEMORY
 from fmhagen.runtime.tensors import dtype_name, view
-from fmhagen.select.rules.rows import class_of_packed_rows, class_of_rows
+from fmhagen.select.rules.rows import class_of_heads, class_of_packed_rows, class_of_rows
 from fmhagen.spec import AttentionSpec, CacheScale, DType
 from fmhagen.targets import TARGETS, find_target
 
@@ -124,11 +124,12 @@ def flash_attn_with_kvcache(
     elif seqused_q is not None:
         limit = "counts rows of packed sequences, and nothing is packed"
         raise UnsupportedArgumentError("seqused_q", "a tensor", limit, "give cu_seqlens_q, too")
-    many = num_splits in (0, 1) and k_descale is None and q.dtype == k_cache.dtype
+    many = num_splits in (0, 1) and (q.dtype == k_cache.dtype or _widens_many(k_cache))
     heads, heads_kv = q.shape[-2], k_cache.shape[2]
     group = 1 if alibi_slopes is not None or not heads_kv else max(1, heads // heads_kv)
     sequences = batch if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
     hint = class_of_rows(rows, group, sequences * heads) if many else None
+    few = class_of_heads(rows, group, sequences * heads) if many else None
     many = hint is not None
     if cu_seqlens_q is not None:
         if k is not None or rotary_cos is not None:
@@ -177,7 +178,8 @@ def flash_attn_with_kvcache(
         None if table is None else k_cache.shape[1],
         (causal or slopes == "one_sided", left, None if causal else right, softcap or None),
         (slopes, learnable_sink is not None, k_descale is not None),
-        (hint if many else None, group, many and cu_seqlens_q is not None),
+        (hint if many else None, group, few if many else None),
+        many and cu_seqlens_q is not None,
     )
     given = {
         "cache_seqlens": lengths,
@@ -209,6 +211,16 @@ def _has_prefill(q: Any) -> bool:
     return "varlen" in target.cache_features
 
 
+def _widens_many(k_cache: Any) -> bool:
+    """Return whether a cache of 8 bits lies on a chip whose loop for many rows reads it."""
+    memory = view("k_cache", k_cache).memory
+    chip = TARGET_OF_MEMORY.get(memory)
+    small = dtype_name(str(k_cache.dtype).removeprefix("torch."))
+    kind = "fnuz" if small.endswith("fnuz") else ""
+    of_kind = next((one.name for one in TARGETS if kind and one.float8_kind == kind), None)
+    return "kv_dtype_many" in find_target(chip or of_kind or TARGETS[0].name).cache_features
+
+
 @functools.lru_cache(maxsize=256)
 def _kernel(
     dtype: str,
@@ -217,10 +229,11 @@ def _kernel(
     page_size: int | None,
     mask: tuple[bool, int | None, int | None, float | None],
     flags: tuple[str, bool, bool],
-    queries: tuple[int | None, int, bool],
+    hints: tuple[int | None, int, int | None],
+    is_packed: bool,
     target: str | None = None,
 ) -> Any:
-    """Return the kernel of a kind of cache, and of queries: hints of rows and group, packed or not.
+    """Return the kernel of a kind of cache, and of queries: hints of them, packed or not.
 
     A process has one.
     """
@@ -229,7 +242,7 @@ def _kernel(
 
     causal, left, right, soft_cap = mask
     slopes, sink, scaled = flags
-    query_hint, group_hint, is_packed = queries
+    query_hint, group_hint, heads_hint = hints
     own, small = (dtype_name(name.removeprefix("torch.")) for name in (dtype, cache_dtype))
     spec = AttentionSpec(
         dtype=DType(own),
@@ -251,5 +264,9 @@ def _kernel(
     kind = "fnuz" if small.endswith("fnuz") else None
     of_kind = next((chip.name for chip in TARGETS if chip.float8_kind == kind), None)
     return compile_kernel(
-        spec, target=target or of_kind, query_hint=query_hint, group_hint=group_hint
+        spec,
+        target=target or of_kind,
+        query_hint=query_hint,
+        group_hint=group_hint,
+        heads_hint=heads_hint,
     )

@@ -87,7 +87,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         )
     language = lower_language(spec, by_bands=True)
     check_rescale(spec, schedule, language)
-    check_split(spec, schedule, language)
+    check_split(spec, schedule)
     masked = language.mask is not None
     ordered = spec.varlen or spec.kv_cache
     offset_mask = spec.causal and spec.window_left is None and spec.mask_mod is None and not ordered

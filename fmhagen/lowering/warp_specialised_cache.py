@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from fmhagen.errors import ScheduleError
-from fmhagen.formula import mask_of, score_of
+from fmhagen.formula import is_mapped, mask_of, score_of
 from fmhagen.plan.attention import Constant
 from fmhagen.plan.language import Language
 from fmhagen.schedule import COMBINE_THREADS, Copy, Schedule
@@ -65,13 +65,13 @@ def check_packing(spec: AttentionSpec, schedule: Schedule) -> None:
         raise ScheduleError("pack_heads", True, limit, "use pack_heads=False")
 
 
-def check_split(spec: AttentionSpec, schedule: Schedule, language: Language) -> None:
+def check_split(spec: AttentionSpec, schedule: Schedule) -> None:
     """Refuse parts of keys where they are not written.
 
     Raises:
         ScheduleError: says why.
     """
-    if schedule.split_keys and not may_split(spec, language):
+    if schedule.split_keys and not may_split(spec):
         limit = (
             "keys are cut over a cache, of queries that are not packed, where no block map says"
             " what is visible and a row's bits may depend on the cut"
@@ -79,9 +79,15 @@ def check_split(spec: AttentionSpec, schedule: Schedule, language: Language) -> 
         raise ScheduleError("split_keys", True, limit, "use split_keys=False")
 
 
-def may_split(spec: AttentionSpec, language: Language) -> bool:
+def may_split(spec: AttentionSpec) -> bool:
     """Return whether the keys of a sequence may be cut into parts."""
-    return spec.kv_cache and not spec.varlen and not language.mapped and not spec.batch_invariant
+    return (
+        spec.kv_cache
+        and not spec.varlen
+        and spec.kv_dtype is None
+        and not spec.batch_invariant
+        and not is_mapped(spec)
+    )
 
 
 def may_pack(spec: AttentionSpec) -> bool:

@@ -9,7 +9,7 @@ from fmhagen.schedule import Copy, MainLoop, Schedule
 from fmhagen.schedules import Row, find_row, shipped_rows
 from fmhagen.select.choice import Choice, fits
 from fmhagen.select.rules.rows import PREFILL_ROWS as PREFILL_ROWS
-from fmhagen.select.rules.rows import SHARED_ROWS, packing, packs, shared_rows
+from fmhagen.select.rules.rows import SHARED_ROWS, cuts, cutting, packing, packs, shared_rows
 from fmhagen.select.rules.split_kv import choose_split_kv
 from fmhagen.select.rules.split_kv_waves import choose_split_kv_waves
 from fmhagen.select.rules.warp_specialised import choose_warp_specialised
@@ -26,6 +26,7 @@ def choose(
     seqlen_hint: int | None = None,
     query_hint: int | None = None,
     group_hint: int | None = None,
+    heads_hint: int | None = None,
     rows: tuple[Row, ...] | None = None,
 ) -> Choice:
     """Return the default schedule of a spec on a target, with the reasons.
@@ -39,12 +40,14 @@ def choose(
         query_hint: the same of query rows; decides between the main loops over a cache.
         group_hint: query heads of a key/value head, if the caller knows; over a cache their queries
             may share tiles.
+        heads_hint: query heads of all sequences of a call together, if the caller knows; over a
+            cache the keys of few of them are cut into parts.
         rows: the table; None means the shipped one, () the rules alone.
 
     Raises:
         UnsupportedSpecError: the target does not support the spec.
     """
-    by_rules = _choose_by_rules(spec, target, query_hint, group_hint)
+    by_rules = _choose_by_rules(spec, target, (query_hint, group_hint, heads_hint))
     table = shipped_rows() if rows is None else rows
     row = find_row(table, spec, target.name, seqlen_hint)
     if row is None or not fits(spec, row.schedule, target):
@@ -69,8 +72,9 @@ def choose(
 
 
 def _choose_by_rules(
-    spec: AttentionSpec, target: Target, query_hint: int | None, group_hint: int | None
+    spec: AttentionSpec, target: Target, hints: tuple[int | None, int | None, int | None]
 ) -> Choice:
+    query_hint, group_hint, _ = hints
     check_support(spec, target)
     table = {
         MainLoop.WARP_SPECIALISED: choose_warp_specialised,
@@ -90,6 +94,8 @@ def _choose_by_rules(
     packed = packing(choice) if packs(spec, query_hint, group_hint) else choice
     if not spec.kv_cache:
         return packed
+    if cuts(spec, *hints):
+        packed = cutting(packed)
     why = "packed queries over a cache" if spec.varlen else "many query rows"
     who = "warps of their own copy" if by_warps else "all waves copy"
     why = f"{why}: tiles of many rows, whose K and V {who} from the cache"
@@ -121,10 +127,16 @@ def default_schedule(
     seqlen_hint: int | None = None,
     query_hint: int | None = None,
     group_hint: int | None = None,
+    heads_hint: int | None = None,
 ) -> Schedule:
     """Return the schedule of `choose` alone."""
     return choose(
-        spec, target, seqlen_hint=seqlen_hint, query_hint=query_hint, group_hint=group_hint
+        spec,
+        target,
+        seqlen_hint=seqlen_hint,
+        query_hint=query_hint,
+        group_hint=group_hint,
+        heads_hint=heads_hint,
     ).schedule
 
 
