@@ -22,7 +22,7 @@ from fmhagen.targets import GFX942
 
 NUMPY_DTYPES = {"bf16": np.dtype(ml_dtypes.bfloat16), "fp16": np.dtype(np.float16)}
 ROUNDING = {"bf16": 2.0**-8, "fp16": 2.0**-11}
-GARBAGE_ROWS = 3
+GARBAGE_ROWS = 70  # more than a tile has, so that no tensor lies where another one ends
 GARBAGE_COLUMNS = 8
 
 
