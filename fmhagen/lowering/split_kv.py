@@ -137,7 +137,7 @@ def split_of(
     return SplitPlan(
         combine_symbol=f"{symbol}_combine",
         combine_threads=COMBINE_WARPS * lanes,
-        combine_shared_bytes=COMBINE_WARPS * combine_values(spec, lanes) * lanes * 4,
+        combine_shared_bytes=COMBINE_WARPS * (combine_values(spec, lanes) * lanes * 4 + 16),
         is_paged=spec.page_size is not None,
         uses_bulk_copies=schedule.copy == Copy.BULK,
         uses_registers=schedule.copy == Copy.DIRECT,

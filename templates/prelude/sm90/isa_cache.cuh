@@ -70,16 +70,6 @@ FMHAGEN_DEVICE i32 load_global_i32(const i32* address) {
   return *address;
 }
 
-// Has a value computed here: a compiler moves what it takes behind the next wait, where it would cost time.
-FMHAGEN_DEVICE void compute_now(u32& value) {
-  asm volatile("" : "+r"(value));
-}
-
-// As compute_now, of an address.
-FMHAGEN_DEVICE void compute_now(const f32*& address) {
-  asm volatile("" : "+l"(address));
-}
-
 // Fetches the 128 bytes around `address` into L2; nothing is read (9.7.9.15, prefetch).
 FMHAGEN_DEVICE void fetch_line(const void* address) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(address));
@@ -249,4 +239,10 @@ FMHAGEN_DEVICE void launch_dependents() {
 // Waits until the kernels that this one depends on are complete and their memory is visible (9.7.13.13).
 FMHAGEN_DEVICE void wait_for_primary() {
   asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+// As wait_for_primary, once `known` is: the OR of what is to be computed ahead of the wait, all below 2^31.
+// NOTE: ptxas moves arithmetic behind a plain wait, where it costs time.
+FMHAGEN_DEVICE void wait_for_primary_knowing(u32 known) {
+  asm volatile("{ .reg .pred p; setp.ge.s32 p, %0, 0; @p griddepcontrol.wait; }" ::"r"(known) : "memory");
 }

@@ -20,6 +20,11 @@ FMHAGEN_DEVICE u32 query_address(u32 tile, u32 row, u32 chunk, u32 step) {
   return (tile + row * ROW_BYTES + (chunk ^ row % 8) * 16 ^ step % 4 * 32) + step / 4 * (TILE_M * ROW_BYTES);
 }
 
+// The upper half of an address: below 2^31.
+FMHAGEN_DEVICE u32 high_word(const f32* address) {
+  return u32(reinterpret_cast<u64>(address) >> 32);
+}
+
 // Sum over this lane and those below it.
 FMHAGEN_DEVICE u32 prefix_sum(u32 value) {
   const u32 lane = thread_index() % 32;

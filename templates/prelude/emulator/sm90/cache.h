@@ -96,10 +96,6 @@ FMHAGEN_MODEL i32 load_global_i32(const i32* address) {
   return value;
 }
 
-static inline void compute_now(u32&) {}
-
-static inline void compute_now(const f32*&) {}
-
 // NOTE: nothing is read; that the address is one of a buffer is checked all the same.
 FMHAGEN_MODEL void fetch_line(const void* address) {
   FMHAGEN_COUNT("prefetch");
@@ -295,4 +291,9 @@ FMHAGEN_MODEL void launch_dependents() {
 FMHAGEN_MODEL void wait_for_primary() {
   FMHAGEN_COUNT("griddepcontrol");
   emulator::current->has_waited = true;
+}
+
+static inline void wait_for_primary_knowing(u32 known) {
+  FMHAGEN_COUNT("griddepcontrol");
+  emulator::current->has_waited = known < 0x80000000u;
 }
