@@ -86,7 +86,7 @@ FAULTS = (
     CacheFault(
         name="merge_before_all_warps_have_staged",
         call="window",
-        edits=swap("o[4 * i + 3]); } } block_sync();", "o[4 * i + 3]); } }"),
+        edits=swap("o[4 * i + 2 * half + 1]); } } } block_sync();", "o[4 * i + 2 * half + 1]); } } }"),
         kinds=UNORDERED,
         words=("SMEM_STATES", "SMEM_PLACES", "SMEM_RING"),
     ),
@@ -147,14 +147,14 @@ FAULTS = (
     CacheFault(
         name="no_wait_for_the_kernel_before",
         call="window",
-        edits=swap("wait_for_primary(); Ring ring;", "Ring ring;"),
+        edits=swap("wait_for_primary_knowing(known); Ring ring;", "Ring ring;"),
         kinds=("race",),
         words=("wait_for_primary",),
     ),
     CacheFault(
         name="parts_added_before_they_are_written",
         call="window",
-        edits=swap("wait_for_primary(); const bool has_parts", "const bool has_parts"),
+        edits=swap("wait_for_primary_knowing(known); const bool has_parts", "const bool has_parts"),
         kinds=("race",),
         words=("workspace",),
     ),
@@ -162,7 +162,8 @@ FAULTS = (
         name="dependents_launched_before_the_wait",
         call="window",
         edits=swap(
-            "wait_for_primary(); Ring ring;", "launch_dependents(); wait_for_primary(); Ring ring;"
+            "wait_for_primary_knowing(known); Ring ring;",
+            "launch_dependents(); wait_for_primary_knowing(known); Ring ring;",
         ),
         kinds=("race",),
         words=("launch_dependents",),
@@ -170,7 +171,7 @@ FAULTS = (
     CacheFault(
         name="warps_of_a_row_do_not_wait_for_one_another",
         call="sequences",
-        edits=swap("o[j + 2], o[j + 3]); } block_sync();", "o[j + 2], o[j + 3]); }"),
+        edits=swap("sum.o[j + 3]); } block_sync();", "sum.o[j + 3]); }"),
         kinds=UNORDERED,
     ),
     # ---- limits ----
@@ -185,16 +186,7 @@ FAULTS = (
     CacheFault(
         name="rows_that_do_not_exist_are_stored",
         call="window",
-        edits=swap("if (rows.exists[half]) { f32* const partial", "{ f32* const partial"),
-        kinds=WRITES,
-    ),
-    CacheFault(
-        name="lse_of_rows_that_do_not_exist_is_stored",
-        call="window",
-        edits=swap(
-            "if (rows.exists[half]) { if (is_whole) { store_row_lse",
-            "{ if (is_whole) { store_row_lse",
-        ),
+        edits=swap("if (half == 0 ? !rows.exists[0] : !rows.exists[1]) { continue; }", ""),
         kinds=WRITES,
     ),
     CacheFault(
@@ -348,7 +340,7 @@ FAULTS = (
     CacheFault(
         name="empty_sequences_left_out",
         call="contiguous",
-        edits=swap("(part > 0 && walk.begin >= walk.end)", "(walk.begin >= walk.end)"),
+        edits=swap("(part.index > 0 && walk.begin >= walk.end)", "(walk.begin >= walk.end)"),
         kinds=LOST,
     ),
     CacheFault(
@@ -383,31 +375,29 @@ FAULTS = (
         call="window",
         edits=swap(
             "u32 m = row / params.heads_per_group;"
-            " u32 h = hk * params.heads_per_group + row % params.heads_per_group;",
+            " const u32 h = hk * params.heads_per_group + row % params.heads_per_group;",
             "u32 m = row % params.seqlen_q;"
-            " u32 h = hk * params.heads_per_group + row / params.seqlen_q;",
+            " const u32 h = hk * params.heads_per_group + row / params.seqlen_q;",
         ),
         kinds=(WRONG_RESULT,),
     ),
     CacheFault(
         name="parts_added_with_the_weight_of_the_first",
         call="contiguous",
-        edits=swap(
-            "shuffle_f32_from(weight, member + j * params.row_warps)", "shuffle_f32_from(weight, 0)"
-        ),
+        edits=swap("exp2_approx(lse[j] - reference);", "exp2_approx(lse[0] - reference);"),
         kinds=(WRONG_RESULT,),
     ),
     CacheFault(
         name="every_warp_of_a_row_adds_the_first_parts",
         call="sequences",
-        edits=swap("parts, member + j * params.row_warps);", "parts, j);"),
+        edits=swap("u32 first = member * PARTS_AHEAD;", "u32 first = 0;"),
         kinds=(WRONG_RESULT,),
     ),
     CacheFault(
         name="every_warp_of_a_row_stores",
         call="sequences",
-        edits=swap("if (!has_parts || member > 0) { return; }", "if (!has_parts) { return; }"),
-        kinds=("written_twice",),
+        edits=drop("if (member > 0) { return; }"),
+        kinds=WRITES,
     ),
     CacheFault(
         name="warps_merged_without_their_references",
@@ -426,7 +416,7 @@ FAULTS = (
     CacheFault(
         name="lse_stored_by_every_warp",
         call="window",
-        edits=swap("if (warp == 0 && lane % 4 == 0) {", "if (lane % 4 == 0) {"),
+        edits=swap("if (step == 0 && lane % 4 == 0) {", "if (lane % 4 == 0) {"),
         kinds=("written_twice",),
     ),
     CacheFault(
@@ -450,7 +440,7 @@ FAULTS = (
     CacheFault(
         name="sink_counted_once_a_part",
         call="sink",
-        edits=swap("if (is_whole) { finish_row", "{ finish_row"),
+        edits=swap("if (is_whole) { finish_row", "if (true) { finish_row"),
         kinds=(WRONG_RESULT,),
     ),
     CacheFault(
@@ -520,8 +510,8 @@ FAULTS = (
         name="scale_of_values_left_out_of_a_warp",
         call="head",
         edits=swap(
-            "weights[w][half] *= factor * load_shared_f32(smem + SMEM_FACTORS + w * 4);",
-            "weights[w][half] *= factor;",
+            "weights[w] *= load_shared_f32(smem + SMEM_FACTORS + w * 4);",
+            "weights[w] *= 1.0f;",
         ),
         kinds=(WRONG_RESULT,),
     ),
