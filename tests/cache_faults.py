@@ -65,7 +65,7 @@ FAULTS = (
         name="copy_into_the_stage_that_is_read",
         call="window",
         edits=swap(
-            "copy_tile(params, ring, use % STAGES,", "copy_tile(params, ring, (use + 1) % STAGES,"
+            "copy_tile(params, ring, stage,", "copy_tile(params, ring, (stage + 1) % STAGES,"
         ),
         kinds=(*UNORDERED, "barrier", "deadlock"),
     ),
@@ -126,7 +126,7 @@ FAULTS = (
         name="scales_stored_a_tile_later_still",
         call="token",
         edits=swap(
-            "store_scales(ring, loads); if", "if (use > 2) { store_scales(ring, loads); } if"
+            "store_scales(ring, loads); if", "if (stage > 0) { store_scales(ring, loads); } if"
         ),
         kinds=UNORDERED,
         words=("SMEM_SCALES",),
