@@ -86,7 +86,9 @@ FAULTS = (
     CacheFault(
         name="merge_before_all_warps_have_staged",
         call="window",
-        edits=swap("o[4 * i + 2 * half + 1]); } } } block_sync();", "o[4 * i + 2 * half + 1]); } } }"),
+        edits=swap(
+            "o[4 * i + 2 * half + 1]); } } } block_sync();", "o[4 * i + 2 * half + 1]); } } }"
+        ),
         kinds=UNORDERED,
         words=("SMEM_STATES", "SMEM_PLACES", "SMEM_RING"),
     ),

@@ -11,6 +11,7 @@ from fmhagen.lowering.split_kv_shapes import (
     LANES,
     LINE_BYTES,
     MATRIX_K,
+    MEET_STEPS,
     MOST_PARTS,
     PARTS_AHEAD,
     SWIZZLE_BYTES,
@@ -74,6 +75,11 @@ def constants_of(
         number("BLOCKS_PER_UNIT", schedule.blocks_per_unit, "blocks that a compute unit holds"),
         number("STEP_KEYS", warps * tile_n, "keys of a block's step"),
         number("STAGES", schedule.stages, "tiles of K and V in flight, a warp"),
+        *(
+            (number("MEET_STEPS", MEET_STEPS, "after which the warps of a block meet"),)
+            if schedule.copy == Copy.BULK
+            else ()
+        ),
         number("LINE_BYTES", LINE_BYTES, "of L2"),
         number("Q_LINES", -(-d * 2 // LINE_BYTES), "that a row of Q has"),
         number("MATRIX_K", MATRIX_K, "depth of one matrix instruction"),

@@ -18,6 +18,7 @@ from fmhagen.runtime.tensors import TensorView
 
 BOX_BYTES = 128  # columns of one box of a copy; heads of whole boxes are copied at once
 STEPS_PER_PART = 10  # a step of a part takes as long as adding up this many parts more
+CHEAP_PARTS = 64  # that a second kernel which starts while the first one ends adds up in no time
 WARPS_FOR_ROWS = 16  # of the second kernel on a compute unit: more would come in a second wave
 
 
@@ -150,6 +151,8 @@ def choose_cut(
     else:
         # NOTE: parts cost time too; their sum and that of a part's steps is least here.
         few = math.isqrt(STEPS_PER_PART * steps)
+        if plan.is_dependent:
+            few = max(few, CHEAP_PARTS)
         splits = max(1, min(groups // sizes.batch, steps, few))
         # NOTE: one sequence is cut into equal parts whatever its length: no block has to find out.
         even = sizes.batch == 1 and not plan.split.is_invariant

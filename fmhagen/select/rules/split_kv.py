@@ -11,6 +11,9 @@ from fmhagen.targets import Target
 BLOCKS = ((8, 1), (4, 1), (4, 2), (2, 1))  # warps of a block, blocks a compute unit
 RING_OVERHEAD_BYTES = 12288  # row statistics, barriers and perhaps a tile of Q beside the ring
 MOST_STAGES = 8
+# That the copy engine brings to a compute unit at once: with more, warps drift apart, and read rows
+# that lie apart.
+MOST_BYTES = 131072
 _WHY_NOT = {
     (8, 1): "fewer bytes in flight, or copies by lanes",
     (4, 1): "fewer warps to hide what a warp waits for",
@@ -37,7 +40,12 @@ def choose_split_kv(spec: AttentionSpec, target: Target) -> Choice:
         " loads for itself waits for nobody",
         f"tiles of {best.tile_n} keys: {stage_bytes(spec, best.tile_n)} bytes of K and V a stage",
         f"{best.blocks_per_unit} block of {best.consumers} warps a compute unit with {best.stages}"
-        " stages a warp: as many bytes in flight as shared memory holds",
+        " stages a warp: "
+        + (
+            "as many bytes in flight as keep the memory busy, and no more, so that warps stay close"
+            if best.copy == Copy.BULK
+            else "as many bytes in flight as shared memory holds"
+        ),
         how,
     )
     rejected = tuple((s, _WHY_NOT[s.consumers, s.blocks_per_unit]) for s in rest)
@@ -57,7 +65,7 @@ def _schedules(spec: AttentionSpec, target: Target, tile_n: int) -> tuple[Schedu
                 tile_m=16,
                 tile_n=keys,
                 consumers=warps,
-                stages=_stages(spec, target, keys, warps, blocks),
+                stages=_stages(spec, target, keys, warps, blocks, copy),
                 copy=copy,
                 blocks_per_unit=blocks,
             )
@@ -68,7 +76,11 @@ def _schedules(spec: AttentionSpec, target: Target, tile_n: int) -> tuple[Schedu
     return tuple(found)
 
 
-def _stages(spec: AttentionSpec, target: Target, tile_n: int, warps: int, blocks: int) -> int:
+def _stages(
+    spec: AttentionSpec, target: Target, tile_n: int, warps: int, blocks: int, copy: Copy
+) -> int:
     share = target.shared_memory_per_unit_bytes // blocks - target.shared_memory_reserved_bytes
     share = min(share, target.shared_memory_per_block_bytes) - RING_OVERHEAD_BYTES
-    return max(1, min(share // (warps * stage_bytes(spec, tile_n)), MOST_STAGES))
+    stage = warps * stage_bytes(spec, tile_n)
+    most = MOST_STAGES if copy == Copy.GATHER else max(2, MOST_BYTES // (blocks * stage))
+    return max(1, min(share // stage, most, MOST_STAGES))
