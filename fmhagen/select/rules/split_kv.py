@@ -13,7 +13,7 @@ RING_OVERHEAD_BYTES = 12288  # row statistics, barriers and perhaps a tile of Q 
 MOST_STAGES = 8
 # That the copy engine brings to a compute unit at once: with more, warps drift apart, and read rows
 # that lie apart.
-MOST_BYTES = 131072
+MOST_BYTES = 128 * 1024
 _WHY_NOT = {
     (8, 1): "fewer bytes in flight, or copies by lanes",
     (4, 1): "fewer warps to hide what a warp waits for",
