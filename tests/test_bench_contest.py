@@ -111,10 +111,12 @@ def fake_kernel(
     seqlen_hint: int,
     query_hint: int,
     group_hint: int,
+    heads_hint: int,
 ) -> Any:
     assert seqlen_hint == WORKLOAD.seqlen_k
     assert query_hint == WORKLOAD.seqlen_q
     assert group_hint == WORKLOAD.heads // WORKLOAD.heads_kv
+    assert heads_hint == WORKLOAD.batch * WORKLOAD.heads
     chosen = schedule or choose(spec, find_target("sm90")).schedule
     ms = 1.0 if chosen.ping_pong else 1.5
 
