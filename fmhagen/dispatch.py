@@ -10,7 +10,7 @@ from fmhagen.cache_kind import Cache, Hints, cache_of, hints_of
 from fmhagen.errors import InvalidSpecError, TensorError
 from fmhagen.records import plain
 from fmhagen.runtime.autocast import autocast, is_wide
-from fmhagen.runtime.captures import CapturedArrays
+from fmhagen.runtime.captures import captured_arrays
 from fmhagen.runtime.checks import axes_of
 from fmhagen.runtime.outputs import new_max_logit
 from fmhagen.runtime.parameters import joined_captures
@@ -111,7 +111,7 @@ def attention(
     mask = score = None
     if mask_mod is not None or score_mod is not None:
         mask, score, captured = trace_mods(mask_mod, score_mod)
-        params = {**_arrays().beside(captured, q), **(params or {})} or None
+        params = {**captured_arrays().all_beside(captured, q), **(params or {})} or None
     if not isinstance(causal, bool):
         # NOTE: 1 == True finds a kernel that was made before, and makes none.
         causal = plain(causal)
@@ -244,11 +244,6 @@ def _mods() -> TracedMods:
     from fmhagen.tracing import TracedMods
 
     return TracedMods()
-
-
-@functools.cache
-def _arrays() -> CapturedArrays:
-    return CapturedArrays()
 
 
 def trace_mods(mask_mod: Any, score_mod: Any) -> tuple[Mod | None, Mod | None, dict[str, Any]]:

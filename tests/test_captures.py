@@ -37,18 +37,18 @@ def copied(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_an_array_is_copied_once_for_a_device_and_released_with_it(copied: list[int]) -> None:
     bias, arrays = np.ones(3), captures.CapturedArrays()
     for device in (0, 1, 0, 1):
-        found = arrays.beside({"bias": bias, "limit": 4}, device)
+        found = arrays.all_beside({"bias": bias, "limit": 4}, device)
         assert found == {"bias": COPY.format(device), "limit": 4}
     assert copied == [0, 1]
     del bias
     gc.collect()
     assert not arrays._copies
-    arrays.beside({"bias": np.ones(3)}, 1)
+    arrays.all_beside({"bias": np.ones(3)}, 1)
     assert copied == [0, 1, 1]
 
 
 def test_other_values_and_host_memory_are_left_alone() -> None:
     bias, arrays = np.ones(3), captures.CapturedArrays()
-    found = arrays.beside({"bias": bias, "limit": 4}, np.zeros((1, 1, 1, 64)))
+    found = arrays.all_beside({"bias": bias, "limit": 4}, np.zeros((1, 1, 1, 64)))
     assert found["bias"] is bias
-    assert arrays.beside({"limit": 4}, None) == {"limit": 4}
+    assert arrays.all_beside({"limit": 4}, None) == {"limit": 4}

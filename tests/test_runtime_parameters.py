@@ -220,7 +220,7 @@ def test_a_captured_array_is_copied_beside_q_once(monkeypatch: pytest.MonkeyPatc
         copies.append(value.copy())
         return copies[-1]
 
-    monkeypatch.setattr("fmhagen.runtime.parameters.beside", beside)
+    monkeypatch.setattr("fmhagen.runtime.captures.beside", beside)
     bias = np.arange(9, dtype=np.float32)
     setup = setup_of(
         AttentionSpec(

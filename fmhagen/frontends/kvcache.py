@@ -124,7 +124,9 @@ def flash_attn_with_kvcache(
     elif seqused_q is not None:
         limit = "counts rows of packed sequences, and nothing is packed"
         raise UnsupportedArgumentError("seqused_q", "a tensor", limit, "give cu_seqlens_q, too")
-    many = num_splits in (0, 1) and (q.dtype == k_cache.dtype or _widens_many(k_cache))
+    many = num_splits in (0, 1) and (
+        q.dtype == k_cache.dtype or "kv_dtype_many" in _features(k_cache, str(k_cache.dtype))
+    )
     heads, heads_kv = q.shape[-2], k_cache.shape[2]
     group = 1 if alibi_slopes is not None or not heads_kv else max(1, heads // heads_kv)
     sequences = batch if cu_seqlens_q is None else cu_seqlens_q.shape[0] - 1
@@ -137,7 +139,7 @@ def flash_attn_with_kvcache(
             raise UnsupportedArgumentError("cu_seqlens_q", "a tensor", limit)
         if max_seqlen_q is None:
             raise TensorError("max_seqlen_q", None, "must be given with cu_seqlens_q")
-        many = many and _has_prefill(q)
+        many = many and "varlen" in _features(q)
         hint = class_of_packed_rows(rows)
         if not many:
             packed = PackedRows(cu_seqlens_q, q, rows, seqused_q)
@@ -204,21 +206,16 @@ def flash_attn_with_kvcache(
     return packed.gather(found[0]), packed.gather(found[1].swapaxes(1, 2)).T
 
 
-def _has_prefill(q: Any) -> bool:
-    """Return whether the chip that q lies on has kernels for packed queries over a cache."""
-    memory = view("q", q).memory
-    target = find_target(TARGET_OF_MEMORY.get(memory, TARGETS[0].name))
-    return "varlen" in target.cache_features
+def _features(tensor: Any, small: str = "") -> frozenset[str]:
+    """Return what the chip that a tensor lies on can do over a cache; a host stands for one."""
+    chip = TARGET_OF_MEMORY.get(view("q", tensor).memory) or _target_of(small)
+    return find_target(chip or TARGETS[0].name).cache_features
 
 
-def _widens_many(k_cache: Any) -> bool:
-    """Return whether a cache of 8 bits lies on a chip whose loop for many rows reads it."""
-    memory = view("k_cache", k_cache).memory
-    chip = TARGET_OF_MEMORY.get(memory)
-    small = dtype_name(str(k_cache.dtype).removeprefix("torch."))
-    kind = "fnuz" if small.endswith("fnuz") else ""
-    of_kind = next((one.name for one in TARGETS if kind and one.float8_kind == kind), None)
-    return "kv_dtype_many" in find_target(chip or of_kind or TARGETS[0].name).cache_features
+def _target_of(small: str) -> str | None:
+    """Return the one chip that has a kind of 8-bit floats, or None where that decides nothing."""
+    kind = "fnuz" if small.endswith("fnuz") else None
+    return next((chip.name for chip in TARGETS if chip.float8_kind == kind), None)
 
 
 @functools.lru_cache(maxsize=256)
@@ -261,11 +258,9 @@ def _kernel(
         kv_dtype=None if small == own else DType(small.removesuffix("fnuz")),
         kv_scale=CacheScale.HEAD if scaled else CacheScale.NONE,
     )
-    kind = "fnuz" if small.endswith("fnuz") else None
-    of_kind = next((chip.name for chip in TARGETS if chip.float8_kind == kind), None)
     return compile_kernel(
         spec,
-        target=target or of_kind,
+        target=target or _target_of(small),
         query_hint=query_hint,
         group_hint=group_hint,
         heads_hint=heads_hint,

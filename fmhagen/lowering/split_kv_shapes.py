@@ -18,9 +18,7 @@ LANES = 32
 CHUNK_BYTES = 16
 COMBINE_WARPS = 8
 LINE_BYTES = 128  # of L2
-MEET_STEPS = (
-    4  # after which the warps of a block meet, as those that drift apart read rows that lie apart
-)
+MEET_STEPS = 4  # after which a block's warps meet: those that drift apart read rows that lie apart
 PARTS_AHEAD = 4  # of a row, that a warp of the second kernel asks for before it knows their weights
 MOST_PARTS = 32  # of a sequence, where the cut follows from its own length
 LEAST_KEYS = 512  # of such a part

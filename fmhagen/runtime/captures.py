@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import weakref
 from collections.abc import Mapping
@@ -19,7 +20,7 @@ class CapturedArrays:
             tuple[int, str, str], Any
         ] = {}  # by identity, and Q's place and framework
 
-    def beside(self, captured: Mapping[str, Any], q: Any) -> dict[str, Any]:
+    def all_beside(self, captured: Mapping[str, Any], q: Any) -> dict[str, Any]:
         """Return what functions captured, with NumPy arrays copied to the device of Q.
 
         Args:
@@ -32,13 +33,28 @@ class CapturedArrays:
         if arrays:
             tensor = view("q", q)
             if tensor.memory != Memory.HOST:
-                found |= {name: self._copy(name, array, tensor) for name, array in arrays.items()}
+                found |= {x: self.beside(f"params[{x!r}]", y, tensor) for x, y in arrays.items()}
         return found
 
-    def _copy(self, name: str, array: Any, q: TensorView) -> Any:
-        key = id(array), q.place, str(q.framework)
+    def beside(self, label: str, value: Any, q: TensorView) -> Any:
+        """Return the copy of an array on the device of Q; what needs none is returned as it is.
+
+        Args:
+            label: of the parameter, for messages.
+            value: what a function captured.
+            q: the query.
+        """
+        key = id(value), q.place, str(q.framework)
         copy = self._copies.get(key)
         if copy is None:
-            copy = self._copies[key] = beside(f"params[{name!r}]", array, q)
-            weakref.finalize(array, self._copies.pop, key, None)
+            copy = beside(label, value, q)
+            if copy is not value:
+                self._copies[key] = copy
+                weakref.finalize(value, self._copies.pop, key, None)
         return copy
+
+
+@functools.cache
+def captured_arrays() -> CapturedArrays:
+    """Return those of this process, so that an array is copied once for all kernels."""
+    return CapturedArrays()

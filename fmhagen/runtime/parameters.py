@@ -13,8 +13,9 @@ from fmhagen.formula import ALIBI_SLOPES
 from fmhagen.lowering.language import lower_language
 from fmhagen.plan.language import Argument
 from fmhagen.runtime.argument_values import fit_tensor, shown
+from fmhagen.runtime.captures import captured_arrays
 from fmhagen.runtime.launch_values import LARGEST_F32, Value
-from fmhagen.runtime.tensors import TensorView, beside, is_tensor, view
+from fmhagen.runtime.tensors import TensorView, is_tensor, view
 from fmhagen.spec import AttentionSpec
 
 # Element type of a parameter -> that of a tensor, and those that hold no other values.
@@ -130,7 +131,7 @@ class ParameterSlot:
 
     def _captured_beside(self, q: TensorView) -> Any:
         if not any(view(self.label, one).place == q.place for one in self.moved):
-            self.moved[:] = [beside(self.label, self.default, q)]
+            self.moved[:] = [captured_arrays().beside(self.label, self.default, q)]
         return self.moved[0]
 
     def check_sizes(self, tensor: TensorView, sizes: dict[str, int]) -> None:
