@@ -17,6 +17,7 @@ from fmhagen.plan.attention import Plan
 from fmhagen.runtime.arguments import Extras
 from fmhagen.runtime.base import Backend
 from fmhagen.runtime.block_map import BlockMap
+from fmhagen.runtime.cache_calls import CacheCalls
 from fmhagen.runtime.calls import Calls
 from fmhagen.runtime.devices import (
     MEMORY_OF_DEVICE,
@@ -26,7 +27,6 @@ from fmhagen.runtime.devices import (
     gpu_backend,
 )
 from fmhagen.runtime.launcher import Launcher
-from fmhagen.runtime.prefill_calls import kind_of_calls
 from fmhagen.runtime.tensors import Memory, TensorView
 from fmhagen.schedule import Schedule
 from fmhagen.select import default_schedule
@@ -76,7 +76,7 @@ class Kernel:
             raise InvalidSpecError("emulator", emulator, limit)
         self._options = emulator
         self._launchers: dict[Memory, Launcher] = {}
-        kind = kind_of_calls(self._lowered(self.target.name)) if spec.kv_cache else Calls
+        kind = CacheCalls if spec.kv_cache else Calls
         self._calls = kind(spec, self._pick)
         self._run = self._calls.__call__  # a bound method is called sooner than an instance
         self._mapper = Mapper(spec, self._pick, self._compile) if is_mapped(spec) else None

@@ -32,9 +32,9 @@ from fmhagen.kernel import Kernel
 from fmhagen.lowering import lower
 from fmhagen.oracle.attention import reference
 from fmhagen.plan.attention import Plan
+from fmhagen.runtime.cache_calls import CacheCalls
 from fmhagen.runtime.emulator_backend import EmulatorBackend, EmulatorOptions
 from fmhagen.runtime.launcher import Launcher
-from fmhagen.runtime.prefill_calls import PrefillCalls
 from fmhagen.schedule import MainLoop
 from fmhagen.select import default_schedule
 from fmhagen.select.rules.rows import (
@@ -73,7 +73,7 @@ def alarm_of(plan: Plan, binary: Callable[[], Binary], cache: Cache) -> str:
     """Run another binary in a plan's place: what the emulator says, or "" of a wrong result."""
     options = EmulatorOptions(seed=1, compute_units=3)
     launcher = Launcher(plan, EmulatorBackend(options), binary)
-    calls = PrefillCalls(plan.spec, lambda q: launcher)
+    calls = CacheCalls(plan.spec, lambda q: launcher)
     try:
         o, lse = calls(cache.q, cache.k, cache.v, None, None, True, cache_arguments(cache))  # type: ignore[arg-type]
         with pytest.raises(AssertionError):

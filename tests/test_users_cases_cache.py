@@ -18,7 +18,6 @@ from cache_cases import Cache, aligned, assert_right, cache_type, call_kernel, m
 from fmhagen import AttentionSpec, compile_kernel
 from fmhagen.kernel import Kernel
 from fmhagen.lowering import lower
-from fmhagen.runtime.cache_checks import CacheProblem
 from fmhagen.runtime.cache_values import choose_cut
 from fmhagen.runtime.checks import MAX_ROWS, Problem
 from fmhagen.runtime.emulator_backend import EmulatorOptions
@@ -284,8 +283,7 @@ def test_more_sequences_and_heads_than_a_grid_dimension_holds(
     chip = find_target(target)
     plan = lower(PAGED, default_schedule(PAGED, chip), chip)
     sizes = Problem(batch=batch, heads=heads, heads_kv=heads, seqlen_q=1, seqlen_k=keys)
-    problem = CacheProblem(sizes=sizes, pages=batch, page_rows=16)
-    cut = choose_cut(plan, problem, compute_units=chip.compute_units)
+    cut = choose_cut(plan, sizes, compute_units=chip.compute_units)
     assert cut.blocks % heads == 0
     assert 0 < cut.blocks <= MAX_ROWS
     assert cut.combine_blocks * cut.combine_warps >= cut.items * cut.rows * cut.row_warps

@@ -7,7 +7,7 @@ from typing import Any
 
 from fmhagen.appending.spec import AngleDType, RowDType, SmallDType
 from fmhagen.errors import TensorError
-from fmhagen.runtime.cache_checks import check_lengths
+from fmhagen.runtime.argument_values import fit_tensor
 from fmhagen.runtime.checks import MAX_ROWS
 from fmhagen.runtime.tensors import TensorView, converted, is_tensor, view
 
@@ -88,9 +88,13 @@ def check_append(given: dict[str, Any]) -> AppendTensors:
         raise TensorError("q", views["q"].shape, limit)
     dtype, cache_dtype = _element_types(views, first, k_cache)
     angles = _check_angles(views, first)
-    lengths = check_lengths(given["cache_seqlens"], first, batch)
-    if lengths is None:
+    if "cache_seqlens" not in views:
         raise TensorError("cache_seqlens", None, "must be given: int32 of shape (B,)")
+    lengths = fit_tensor(
+        "cache_seqlens", given["cache_seqlens"], first, "int32", ("int64",), dense=True
+    )
+    if lengths.shape != (batch,):
+        raise TensorError("cache_seqlens", lengths.shape, f"must have the shape (B,) = ({batch},)")
     table = _check_table(views, batch)
     if table is None and rows and k_cache.shape[0] != batch:
         limit = f"must be of {batch} sequences"

@@ -60,6 +60,8 @@ PACKED = (
     _lengths("seqused_q", "B", required=False),
     _lengths("seqused_k", "B", required=False),
 )
+LIMITS = {"num_splits": (1024,)}
+"""The largest value of a number, where that is not what 31 bits hold."""
 _CACHED = (
     _lengths("cu_seqlens_q", "B + 1", required=True),
     _lengths("seqused_q", "B", required=False),

@@ -51,11 +51,12 @@ def fit_tensor(
     return tensor if fits else converted(tensor, dtype)
 
 
-def read_number(name: str, value: Any) -> int:
-    """Return a length that is an int, or a tensor without dimensions in host memory.
+def read_number(name: str, value: Any, most: int = 2**31 - 1) -> int:
+    """Return a number that is an int, or a tensor without dimensions in host memory.
 
     Raises:
-        TensorError: it is neither, is negative, or lies on a device, where reading it would wait.
+        TensorError: it is neither, is negative or above `most`, or lies on a device, where
+            reading it would wait.
     """
     if is_tensor(value):
         tensor = view(name, value)
@@ -68,8 +69,8 @@ def read_number(name: str, value: Any) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise TensorError(name, shown(value), "must be a whole number", "pass an int")
     number = int(value)
-    if not 0 <= number < 2**31:
-        raise TensorError(name, number, "must be from 0 to 2^31 - 1")
+    if not 0 <= number <= most:
+        raise TensorError(name, number, f"must be from 0 to {most}")
     return number
 
 

@@ -16,7 +16,14 @@ from fmhagen.errors import TensorError
 from fmhagen.expr.text import to_text
 from fmhagen.formula import is_mapped, mask_of
 from fmhagen.records import closest
-from fmhagen.runtime.argument_kinds import MAX_LOGIT_TENSOR, PACKED, SINKS, Argument, of_cache
+from fmhagen.runtime.argument_kinds import (
+    LIMITS,
+    MAX_LOGIT_TENSOR,
+    PACKED,
+    SINKS,
+    Argument,
+    of_cache,
+)
 from fmhagen.runtime.argument_values import fit_tensor, read_number, shown
 from fmhagen.runtime.block_map import BlockMap
 from fmhagen.runtime.launch_values import Value
@@ -111,6 +118,7 @@ class Arguments:
         rows = of_cache(spec) if reads_cache else PACKED if spec.varlen else ()
         largest = (MAX_LOGIT_TENSOR,) if spec.max_logit else ()
         self._own = (*((SINKS,) if spec.sink else ()), *largest, *rows)
+        self._own_names = tuple(argument.name for argument in self._own)
         self._numbers = _NUMBERS if spec.varlen else ()
         if reads_cache:
             self._numbers = (*self._numbers[:1], "num_splits")
@@ -118,7 +126,7 @@ class Arguments:
         words = [slot.keyword for slot in self._slots if slot.keyword]
         self._known = frozenset(
             (
-                *(argument.name for argument in self._own),
+                *self._own_names,
                 *words,
                 *self._numbers,
                 *(("params",) if self._in_params else ()),
@@ -128,7 +136,7 @@ class Arguments:
         )
         self.fields: tuple[str, ...] = (
             *(slot.field for slot in self._slots),
-            *(argument.name for argument in self._own),
+            *self._own_names,
             *(("block_map",) if self.is_mapped else ()),
         )
         """Parameter fields that hold addresses and numbers, in order."""
@@ -156,28 +164,30 @@ class Arguments:
                     addresses.append(slot.quick_number(value))
                 else:
                     tensors.append(value)
-        tensors += (extras.get(argument.name) for argument in self._own)
+        given: Any = extras.get
+        tensors += [given(name) for name in self._own_names]
         if self.is_mapped:
             block_map: BlockMap = extras["block_map"]
             key.append(block_map.layout)
             tensors.append(block_map.tensor)
-        found, gradients = [], False
+        gradients = False
         for tensor in tensors:
             if tensor is None:
                 key.append(None)
-                found.append(0)
+                addresses.append(0)
             else:
                 key += (tensor.shape, tensor.stride(), tensor.dtype, tensor.get_device())
-                found.append(tensor.data_ptr())
-                gradients = gradients or tensor.requires_grad
+                addresses.append(tensor.data_ptr())
+                if tensor.requires_grad:
+                    gradients = True
         for name in self._numbers:
-            number = extras.get(name)
+            number = given(name)
             if number is not None and type(number) is not int:
                 raise TypeError("not a plain number")
             key.append(number)
-        if extras.get("validate"):
+        if given("validate"):
             raise TypeError("offsets are to be read")
-        return tuple(key), (*addresses, *found), gradients
+        return tuple(key), tuple(addresses), gradients
 
     def check(self, extras: Extras, q: TensorView) -> Given:
         """Refuse what is unknown, missing, of a wrong type or on another device; convert the rest.
@@ -213,7 +223,11 @@ class Arguments:
             sources["block_map"] = block_map.tensor
             tensors["block_map"] = block_map.viewed(q)
             values |= block_map.values(tensors["block_map"])
-        numbers = {name: read_number(name, given[name]) for name in self._numbers if name in given}
+        numbers = {
+            name: read_number(name, given[name], *LIMITS.get(name, ()))
+            for name in self._numbers
+            if name in given
+        }
         places = scalars | {field: tensor.address for field, tensor in tensors.items()}
         return Given(
             tensors=tensors,

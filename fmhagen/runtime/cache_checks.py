@@ -13,31 +13,10 @@ from typing import Any
 from fmhagen.errors import TensorError
 from fmhagen.runtime.alignment import misalignment
 from fmhagen.runtime.checks import MAX_ROWS, Packing, Problem, axes_of
-from fmhagen.runtime.tensors import TensorView, contiguous_strides, converted, is_tensor, view
+from fmhagen.runtime.tensors import TensorView, view
 from fmhagen.spec import AttentionSpec, CacheScale
 
-INDEX_TYPES = ("int32", "int64")
 FLOATS_8 = ("e4m3", "e5m2")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CacheProblem:
-    """The sizes of one call.
-
-    Attributes:
-        sizes: of batch, heads and queries; its seqlen_k is the capacity.
-        pages: pages of the cache, or batch entries of a contiguous one.
-        page_rows: keys of a page, or of a batch entry.
-    """
-
-    sizes: Problem
-    pages: int
-    page_rows: int
-
-    @property
-    def capacity(self) -> int:
-        """Most keys that a sequence can have."""
-        return self.sizes.seqlen_k
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +43,8 @@ def check_cache(
     table: TensorView | None,
     packing: Packing | None = None,
     float8_kind: str = "",
-) -> CacheProblem:
-    """Return the sizes of a call.
+) -> Problem:
+    """Return the sizes of a call; its seqlen_k is the most keys that a sequence can have.
 
     Args:
         spec: with kv_cache.
@@ -119,6 +98,9 @@ def check_cache(
     capacity = page_rows if table is None else table.shape[1] * page_rows
     if capacity > MAX_ROWS:
         raise TensorError("k", capacity, f"a sequence can have at most {MAX_ROWS} keys")
+    if not pages:
+        # NOTE: a tensor map has one page where there is none, and entries could name it.
+        capacity = 0
     sizes = Problem(batch=batch, heads=heads, heads_kv=heads_kv, seqlen_q=rows, seqlen_k=capacity)
     if packing is not None:
         if rows and batch < 1:
@@ -126,49 +108,7 @@ def check_cache(
             raise TensorError("cu_seqlens_q", (1,), limit)
         most = rows if packing.max_q is None else min(rows, packing.max_q)
         sizes = replace(sizes, seqlen_q=most, total_q=rows)
-    return CacheProblem(sizes=sizes, pages=pages, page_rows=page_rows)
-
-
-def check_lengths(value: Any, q: TensorView, batch: int) -> TensorView | None:
-    """Return the lengths of the sequences as the kernel reads them, int32 and dense.
-
-    Raises:
-        TensorError: no such tensor on the device of q.
-    """
-    if value is None:
-        return None
-    tensor = _integers("cache_seqlens", value, q)
-    if tensor.shape != (batch,):
-        raise TensorError("cache_seqlens", tensor.shape, f"must have the shape (B,) = ({batch},)")
-    if tensor.dtype == "int32" and (
-        batch < 2 or tensor.strides == contiguous_strides(tensor.shape)
-    ):
-        return tensor
-    return converted(tensor, "int32")
-
-
-def check_table(spec: AttentionSpec, value: Any, q: TensorView, batch: int) -> TensorView | None:
-    """Return the block table as the kernel reads it: int32, dense within a row.
-
-    Raises:
-        TensorError: it is missing or not wanted, or no such tensor on the device of q.
-    """
-    if spec.page_size is None:
-        if value is not None:
-            limit = "a contiguous cache has no pages"
-            raise TensorError("block_table", "a table", limit, "give the spec a page_size")
-        return None
-    if value is None:
-        limit = "must be given: int32 of shape (B, max_pages)"
-        raise TensorError("block_table", None, limit)
-    tensor = _integers("block_table", value, q)
-    if len(tensor.shape) != 2 or tensor.shape[0] != batch:
-        limit = f"must have the shape (B, max_pages) = ({batch}, max_pages)"
-        raise TensorError("block_table", tensor.shape, limit)
-    rows_are_dense = tensor.shape[1] < 2 or tensor.strides[1] == 1
-    if tensor.dtype == "int32" and rows_are_dense and (batch < 2 or tensor.strides[0] >= 0):
-        return tensor
-    return converted(tensor, "int32")
+    return sizes
 
 
 def check_scales(
@@ -231,19 +171,6 @@ def _arranged(spec: AttentionSpec, tensor: TensorView, axes: CacheAxes) -> Tenso
     else:
         pairs = [(1, 0)] * (2 - len(pairs)) + pairs
     return replace(tensor, shape=tuple(n for n, _ in pairs), strides=tuple(s for _, s in pairs))
-
-
-def _integers(name: str, value: Any, q: TensorView) -> TensorView:
-    if not is_tensor(value):
-        raise TensorError(name, type(value).__name__, "must be a tensor of int32")
-    tensor = view(name, value)
-    if tensor.place != q.place:
-        limit = f"must lie on the device of q, {q.place}"
-        raise TensorError(name, tensor.place, limit, "move it; nothing is copied between devices")
-    if tensor.dtype not in INDEX_TYPES:
-        limit = f"must have the element type {' or '.join(INDEX_TYPES)}"
-        raise TensorError(name, tensor.dtype, limit)
-    return tensor
 
 
 def _check_layout(tensor: TensorView) -> None:

@@ -1,113 +1,80 @@
-"""One layout of a call over a key/value cache: both launches, and the workspace between them."""
+"""One layout of a call whose keys are cut on the device: launches, grid, workspace."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
-from fmhagen.errors import TensorError
-from fmhagen.runtime.cache_checks import CacheProblem, cache_axes
-from fmhagen.runtime.cache_values import (
-    Cut,
-    cache_operand,
-    cache_values,
-    workspace_bytes,
-)
-from fmhagen.runtime.launch_values import Value, operand, scale_log2_of
+from fmhagen.runtime.arguments import Given
+from fmhagen.runtime.cache_checks import cache_axes
+from fmhagen.runtime.cache_values import cache_operand, cache_values, choose_cut, workspace_bytes
+from fmhagen.runtime.checks import Problem
+from fmhagen.runtime.launch_values import operand, scale_log2_of
 from fmhagen.runtime.launcher import Launcher, quick_stream, wants_gradients
 from fmhagen.runtime.outputs import Allocate, workspace_allocator
+from fmhagen.runtime.pair import WORKSPACE_FIELDS, PreparedPair
 from fmhagen.runtime.prepared import Maps, Prepared
 from fmhagen.runtime.tensors import TensorView
 
-FILLED = ("block_table", "cache_seqlens", "partial_o", "partial_lse", "k_scale", "v_scale")
-"""Fields that a call fills besides the addresses of q, k, v, o and lse."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ready:
-    """One layout of a call.
-
-    Attributes:
-        first: the kernel that computes.
-        second: the one that adds up, or None where nothing can be cut.
-        o_bytes: size of the partial O in the workspace.
-        new_workspace: makes the workspace of a call; None where there is none.
-    """
-
-    first: Prepared
-    second: Prepared | None
-    o_bytes: int
-    new_workspace: Allocate | None
-
-
-def prepare_cache(
+def prepare_cut(
     launcher: Launcher,
-    problem: CacheProblem,
-    cut: Cut,
+    problem: Problem,
     tensors: tuple[TensorView, TensorView, TensorView, TensorView],
-    table: TensorView | None,
-    scales: dict[str, TensorView],
     allocate: tuple[Allocate, Allocate],
     stream: int,
-    more: dict[str, Value],
+    given: Given,
     fields: tuple[str, ...],
-) -> Ready:
+) -> Prepared:
     """Find all that depends on the layout of a call.
 
     Args:
-        launcher: of the plan.
-        problem: the sizes of the call.
-        cut: how its keys may be cut.
+        launcher: of the plan, which has a `split`.
+        problem: the sizes of the call; its seqlen_k is the capacity.
         tensors: q, k, v and o.
-        table: the block table.
-        scales: factors of K and V.
         allocate: makes O and LSE.
         stream: of the call.
-        more: values of the parameters of mask and score function.
+        given: the arguments of the call, with what else the kernel is told.
         fields: those among them that every call fills.
 
     Raises:
-        TensorError: the copy engine cannot address K or V.
+        TensorError: the call has more blocks or steps than are counted, or asks for a cut that
+            the spec has fixed.
     """
     plan, backend = launcher.plan, launcher.backend
     q, k, v, o = tensors
+    units = backend.compute_units(q.device)
+    cut = choose_cut(plan, problem, units, given.numbers.get("num_splits") or None)
     rows = operand("q", q, launcher.axes), operand("o", o, launcher.axes)
     axes = cache_axes(plan.spec)
     keys = cache_operand("k", k, axes), cache_operand("v", v, axes)
-    for tensor, cache in ((k, keys[0]), (v, keys[1])):
-        reason = backend.unfit(plan, cache)
-        if reason is not None:
-            raise TensorError(tensor.name, tensor.strides, reason)
-    table_stride = 0 if table is None or table.shape[0] < 2 else table.strides[0]
-    values = cache_values(plan, problem, cut, rows, keys, table_stride, scales) | more
     by_name = {cache.name: cache for cache in keys}
-    maps = {
-        item.field: Maps(backend.map_encoder(item, by_name[item.tensor]))
-        for item in plan.tensor_maps
+    own = cache_values(plan, problem, cut, rows, keys)
+    common: dict[str, Any] = {
+        "names": tuple(field.name for field in plan.params),
+        "values": own | given.values | dict.fromkeys(fields, 0),
+        "maps": {
+            item.field: Maps(backend.map_encoder(item, by_name[item.tensor]))
+            for item in plan.tensor_maps
+        },
+        "more": (*fields, *WORKSPACE_FIELDS) if cut.items else fields,
+        "new_o": allocate[0],
+        "new_lse": allocate[1],
+        "keys_are_empty": 0 in k.shape,
+        "device": q.device,
+        "stream": quick_stream(q),
+        "wants_gradients": wants_gradients(q),
+        "scale_log2": scale_log2_of(plan.spec.scale_value),
     }
-    loaded = launcher.load(q.device, stream), launcher.load_second(q.device, stream)
-    blocks = cut.blocks, cut.combine_blocks
-    first, second = (
-        Prepared(
-            names=tuple(field.name for field in plan.params),
-            values=values,
-            maps=maps,
-            more=(*FILLED, *fields),
-            blocks=count,
-            loaded=kernel,
-            new_o=allocate[0],
-            new_lse=allocate[1],
-            keys_are_empty=0 in k.shape,
-            device=q.device,
-            stream=quick_stream(q),
-            wants_gradients=wants_gradients(q),
-            scale_log2=scale_log2_of(plan.spec.scale_value),
-        )
-        for kernel, count in zip(loaded, blocks, strict=True)
-    )
+    first: dict[str, Any] = {"blocks": cut.blocks, "loaded": launcher.load(q.device, stream)}
+    if not cut.items:
+        return Prepared(**common, **first)
+    loaded = launcher.load_second(q.device, stream)
     o_bytes, lse_bytes = workspace_bytes(plan, cut)
-    return Ready(
-        first=first,
-        second=second if cut.items else None,
+    return PreparedPair(
+        **common,
+        **first,
+        second=Prepared(**common, blocks=cut.combine_blocks, loaded=loaded),
+        new_workspace=workspace_allocator(q, o_bytes + lse_bytes),
         o_bytes=o_bytes,
-        new_workspace=workspace_allocator(q, o_bytes + lse_bytes) if cut.items else None,
+        both_write=True,
     )

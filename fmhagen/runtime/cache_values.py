@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from fmhagen.errors import TensorError
 from fmhagen.plan.attention import Plan
-from fmhagen.runtime.cache_checks import CacheAxes, CacheProblem, scale_values
-from fmhagen.runtime.checks import MAX_ROWS
+from fmhagen.runtime.cache_checks import CacheAxes
+from fmhagen.runtime.checks import MAX_ROWS, Problem
 from fmhagen.runtime.launch_values import Operand, Value, scale_log2_of
 from fmhagen.runtime.tensors import TensorView
 
@@ -122,7 +122,7 @@ class Cut:
 
 
 def choose_cut(
-    plan: Plan, problem: CacheProblem, compute_units: int, num_splits: int | None = None
+    plan: Plan, problem: Problem, compute_units: int, num_splits: int | None = None
 ) -> Cut:
     """Choose the numbers of the cut from the shapes of a call.
 
@@ -136,13 +136,12 @@ def choose_cut(
         TensorError: the call has more blocks or steps than are counted.
     """
     assert plan.split is not None
-    sizes = problem.sizes
-    group = sizes.heads // sizes.heads_kv
-    row_tiles = -(-group * sizes.seqlen_q // plan.grid.tile_m)
-    head_tiles = sizes.heads_kv * row_tiles
-    steps = -(-problem.capacity // plan.split.step_keys)
+    group = problem.heads // problem.heads_kv
+    row_tiles = -(-group * problem.seqlen_q // plan.grid.tile_m)
+    head_tiles = problem.heads_kv * row_tiles
+    steps = -(-problem.seqlen_k // plan.split.step_keys)
     slots = plan.schedule.blocks_per_unit * compute_units
-    groups = max(1, min(slots // head_tiles, sizes.batch * (steps + 1)))
+    groups = max(1, min(slots // head_tiles, problem.batch * (steps + 1)))
     if num_splits is not None and plan.split.is_invariant:
         limit = "the spec is batch_invariant, which fixes the cut of a sequence"
         raise TensorError("num_splits", num_splits, limit, "leave num_splits out")
@@ -153,17 +152,17 @@ def choose_cut(
         few = math.isqrt(STEPS_PER_PART * steps)
         if plan.is_dependent:
             few = max(few, CHEAP_PARTS)
-        splits = max(1, min(groups // sizes.batch, steps, few))
+        splits = max(1, min(groups // problem.batch, steps, few))
         # NOTE: one sequence is cut into equal parts whatever its length: no block has to find out.
-        even = sizes.batch == 1 and not plan.split.is_invariant
+        even = problem.batch == 1 and not plan.split.is_invariant
     parts = min(plan.split.most_parts, -(-steps // plan.split.least_steps))
-    by_sequence = even or sizes.batch < groups or plan.split.is_invariant
-    items = sizes.batch if by_sequence else groups - 1
+    by_sequence = even or problem.batch < groups or plan.split.is_invariant
+    items = problem.batch if by_sequence else groups - 1
     if plan.split.is_invariant:
         splits = max(1, parts)
     if (splits == 1) if even or plan.split.is_invariant else (groups == 1):
         items = 0
-    rows = sizes.heads * sizes.seqlen_q
+    rows = problem.heads * problem.seqlen_q
     warps = plan.split.combine_threads // plan.target.lanes_per_warp
     cut = Cut(
         head_tiles=head_tiles,
@@ -173,7 +172,7 @@ def choose_cut(
         always_even=even,
         items=items,
         items_are_sequences=by_sequence,
-        batch=sizes.batch,
+        batch=problem.batch,
         rows=rows,
         # NOTE: how a row is added up must not depend on the batch either.
         row_warps=warps // 2
@@ -182,9 +181,9 @@ def choose_cut(
         parts=parts,
         combine_warps=warps,
     )
-    most = max(cut.blocks, items * rows, sizes.batch * (steps + 1 + splits))
+    most = max(cut.blocks, items * rows, problem.batch * (steps + 1 + splits))
     if most > MAX_ROWS:
-        shape = (sizes.batch, sizes.heads, sizes.seqlen_q)
+        shape = (problem.batch, problem.heads, problem.seqlen_q)
         limit = f"gives {most} blocks or steps; the limit is {MAX_ROWS}"
         raise TensorError("q", shape, limit, "split the batch")
     return cut
@@ -205,12 +204,10 @@ def workspace_bytes(plan: Plan, cut: Cut) -> tuple[int, int]:
 
 def cache_values(
     plan: Plan,
-    problem: CacheProblem,
+    problem: Problem,
     cut: Cut,
     rows: tuple[Operand, Operand],
     keys: tuple[CacheOperand, CacheOperand],
-    table_stride: int,
-    scales: dict[str, TensorView],
 ) -> dict[str, Value]:
     """Return the values of the parameter block; 0 or b"" for what a call fills in.
 
@@ -220,10 +217,7 @@ def cache_values(
         cut: how its keys may be cut.
         rows: Q and O.
         keys: K and V.
-        table_stride: entries from one sequence's row of the block table to the next.
-        scales: factors of K and V, broadcast to (pages or batch, heads) or also keys.
     """
-    sizes = problem.sizes
     values: dict[str, Value] = {
         "q": 0,
         "k": 0,
@@ -236,14 +230,12 @@ def cache_values(
         "cache_seqlens": 0,
         "partial_o": 0,
         "partial_lse": 0,
-        "table_stride": table_stride,
         "scale_log2": scale_log2_of(plan.spec.scale_value),
-        "batch": sizes.batch,
-        "num_heads": sizes.heads,
-        "heads_per_group": sizes.heads // sizes.heads_kv,
-        "seqlen_q": sizes.seqlen_q,
+        "batch": problem.batch,
+        "num_heads": problem.heads,
+        "heads_per_group": problem.heads // problem.heads_kv,
+        "seqlen_q": problem.seqlen_q,
         "row_tiles": cut.row_tiles,
-        "capacity": problem.capacity,
         "num_pages": keys[0].batch,
         "num_groups": cut.num_groups,
         "splits": cut.splits,
@@ -252,7 +244,6 @@ def cache_values(
         "row_warps": cut.row_warps,
         "items_are_sequences": int(cut.items_are_sequences),
     }
-    values |= dict.fromkeys(scales, 0) | scale_values(scales)
     for item in rows:
         values[f"{item.name}_stride_b"] = item.stride_b
         values[f"{item.name}_stride_h"] = item.stride_h

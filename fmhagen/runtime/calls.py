@@ -18,7 +18,7 @@ from fmhagen.runtime.checks import Packing, Problem, check_inputs, check_out
 from fmhagen.runtime.launch_values import scale_log2_of
 from fmhagen.runtime.launcher import Launcher
 from fmhagen.runtime.offsets import check_offsets
-from fmhagen.runtime.outputs import allocators, output_shapes
+from fmhagen.runtime.outputs import Allocate, allocators, output_shapes
 from fmhagen.runtime.prepared import Prepared
 from fmhagen.runtime.tensors import ALIGNMENT_BYTES, Framework, Memory, TensorView, view
 from fmhagen.spec import AttentionSpec
@@ -59,6 +59,20 @@ class Calls:
     def _values(self, problem: Problem, given: Given, views: Views) -> Given:
         """Return the arguments with what else the kernel is told."""
         return given
+
+    def _prepare(
+        self,
+        launcher: Launcher,
+        problem: Problem,
+        inputs: Views,
+        o: TensorView,
+        allocate: tuple[Allocate, Allocate],
+        stream: int,
+        given: Given,
+    ) -> Prepared:
+        """Find all that depends on the layout of a call."""
+        more = self._arguments.fields
+        return launcher.prepare(problem, inputs, o, allocate, stream, given, more)
 
     def __call__(
         self,
@@ -193,8 +207,7 @@ class Calls:
         lse = allocate[1]() if return_lse else None
         if lse is not None:
             outputs = o_view, view("lse", lse)
-        more = self._arguments.fields
-        prepared = launcher.prepare(problem, inputs, o_view, allocate, stream, given, more)
+        prepared = self._prepare(launcher, problem, inputs, o_view, allocate, stream, given)
         self._keep(prepared, inputs, out, given, extras)
         addresses = (
             *(tensor.address for tensor in (*inputs, *outputs)),

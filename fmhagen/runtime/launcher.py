@@ -22,7 +22,8 @@ from fmhagen.runtime.launch_values import (
     scale_log2_of,
 )
 from fmhagen.runtime.outputs import Allocate, workspace_allocator
-from fmhagen.runtime.parts import FIELDS, PreparedParts, choose_parts, second_blocks
+from fmhagen.runtime.pair import WORKSPACE_FIELDS, PreparedPair
+from fmhagen.runtime.parts import choose_parts, second_blocks
 from fmhagen.runtime.prepared import Maps, Prepared
 from fmhagen.runtime.tensors import Framework, Memory, TensorView
 
@@ -93,10 +94,9 @@ class Launcher:
         Raises:
             TensorError: the kernel cannot read it.
         """
-        reason = self.backend.unfit(self.plan, operand(tensor.name, tensor, self.key_axes))
-        if reason is not None:
-            hint = "allocate the cache with such strides"
-            raise TensorError(tensor.name, tensor.strides, reason, hint)
+        refuse_unfit(
+            tensor, self.backend.unfit(self.plan, operand(tensor.name, tensor, self.key_axes))
+        )
         return tensor
 
     def prepare(
@@ -130,7 +130,7 @@ class Launcher:
         if self.plan.schedule.split_keys:
             wished = given.numbers.get("num_splits", 0)
             parts = choose_parts(self.plan, problem, units, wished)
-        cut: dict[str, Value] = {"splits": parts, **dict.fromkeys(FIELDS, 0)}
+        cut: dict[str, Value] = {"splits": parts, **dict.fromkeys(WORKSPACE_FIELDS, 0)}
         values = {**cut, **given.values, **dict.fromkeys(more, 0)}
         found = launch_values(self.plan, problem, tuple(operands), units, values, parts)
         common: dict[str, Any] = {
@@ -147,16 +147,17 @@ class Launcher:
         }
         if parts == 1:
             return Prepared(**common, more=more, blocks=found.blocks, loaded=loaded)
-        common["more"] = (*more, *FIELDS)
+        common["more"] = (*more, *WORKSPACE_FIELDS)
         second = self.load_second(q.device, stream)
         o_bytes = parts * 4 * problem.batch * problem.heads * problem.seqlen_q * self.plan.spec.dv
-        return PreparedParts(
+        return PreparedPair(
             **common,
             blocks=found.blocks,
             loaded=loaded,
             second=Prepared(**common, blocks=second_blocks(problem), loaded=second),
             new_workspace=workspace_allocator(q, o_bytes + o_bytes // self.plan.spec.dv),
             o_bytes=o_bytes,
+            both_write=False,
         )
 
     def _maps(self, operands: dict[str, Operand], packed: int) -> dict[str, Maps]:
@@ -170,6 +171,13 @@ class Launcher:
                 item = replace(item, heads_first=True)
             made[map_plan.field] = Maps(self.backend.map_encoder(map_plan, item))
         return made
+
+
+def refuse_unfit(tensor: TensorView, reason: str | None) -> None:
+    """Refuse K or V of a cache if there is a reason."""
+    if reason is not None:
+        hint = "allocate the cache with such strides"
+        raise TensorError(tensor.name, tensor.strides, reason, hint)
 
 
 def _heads_expanded(item: Operand) -> bool:
