@@ -27,7 +27,7 @@ from fmhagen import AttentionSpec, compile_kernel
 from fmhagen.compile import compile_source
 from fmhagen.compile.binary import Binary
 from fmhagen.emission import emit_source
-from fmhagen.errors import EmulatorError, ScheduleError, TensorError, UnsupportedSpecError
+from fmhagen.errors import EmulatorError, ScheduleError, TensorError
 from fmhagen.kernel import Kernel
 from fmhagen.lowering import lower
 from fmhagen.oracle.attention import reference
@@ -69,15 +69,16 @@ def kernel(spec: AttentionSpec, seed: int = 0, packs: bool = False, target: str 
     )
 
 
-def alarm_of(plan: Plan, binary: Callable[[], Binary], cache: Cache) -> str:
+def alarm_of(plan: Plan, binary: Callable[[], Binary], cache: Cache, **more: Any) -> str:
     """Run another binary in a plan's place: what the emulator says, or "" of a wrong result."""
     options = EmulatorOptions(seed=1, compute_units=3)
     launcher = Launcher(plan, EmulatorBackend(options), binary)
     calls = CacheCalls(plan.spec, lambda q: launcher)
     try:
-        o, lse = calls(cache.q, cache.k, cache.v, None, None, True, cache_arguments(cache))  # type: ignore[arg-type]
+        extras: Any = cache_arguments(cache) | more
+        o, lse = calls(cache.q, cache.k, cache.v, None, None, True, extras)
         with pytest.raises(AssertionError):
-            assert_right(plan.spec, cache, o, lse)
+            assert_right(plan.spec, cache, o, lse, **more)
     except EmulatorError as error:
         return error.kind
     return ""
@@ -322,7 +323,9 @@ def test_which_main_loop_reads_a_cache() -> None:
     alibi = dataclasses.replace(CAUSAL, alibi=True)  # reads the head, so heads share no tiles
     assert loop(alibi, SHARED_ROWS // 4, 4) == MainLoop.SPLIT_KV
     assert loop(dataclasses.replace(CAUSAL, varlen=True), None) == MainLoop.WARP_SPECIALISED
-    assert loop(dataclasses.replace(CAUSAL, kv_dtype="e4m3"), 4096) == MainLoop.SPLIT_KV
+    small = dataclasses.replace(CAUSAL, kv_dtype="e4m3")
+    assert loop(small, 4096) == MainLoop.WARP_SPECIALISED
+    assert loop(small, SHARED_ROWS - 1) == MainLoop.SPLIT_KV
 
 
 def test_which_heads_share_tiles() -> None:
@@ -372,7 +375,7 @@ def test_when_keys_are_cut() -> None:
     assert cuts(PREFILL_ROWS, FEW_HEADS, page_size=1)
     assert not cuts(512, 32)  # as many tiles as units
     assert not cuts(256, None)
-    for changes in ({"varlen": True}, {"batch_invariant": True}, {"kv_dtype": "e4m3"}):
+    for changes in ({"varlen": True}, {"batch_invariant": True}):
         assert not cuts(256, 32, **changes)
 
 
@@ -410,8 +413,8 @@ def test_what_is_refused() -> None:
         call(cache.q, cache.k[:, :8], cache.v[:, :8], **cache_arguments(cache))
     chip = find_target("sm90")
     small = dataclasses.replace(spec, varlen=True, kv_dtype="e4m3")
-    with pytest.raises(UnsupportedSpecError, match="kv_dtype"):
-        lower(small, default_schedule(spec, chip), chip)
+    with pytest.raises(ScheduleError, match="widened"):
+        lower(small, default_schedule(spec, chip, query_hint=MANY), chip)
     with pytest.raises(ScheduleError, match="main_loop"):
         lower(dataclasses.replace(spec, varlen=True), default_schedule(spec, chip), chip)
 

@@ -3,17 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
 import pytest
-from cache_cases import Cache, make_cache
+from cache_cases import Cache, cache_type, call_kernel, make_cache
+from emulated import with_text
+from faults import Edit
 from test_cache_small import scales_of
-from test_prefill_kernels import CAUSAL, LENGTHS, ROWS, kernel, run, run_packed
+from test_prefill_kernels import (
+    CAUSAL,
+    LENGTHS,
+    MANY,
+    ROWS,
+    alarm_of,
+    kernel,
+    run,
+    run_packed,
+)
+from test_prefill_parts import run as run_parts
 
+from fmhagen.compile import compile_source
+from fmhagen.emission import emit_source
+from fmhagen.lowering import lower
+from fmhagen.select import default_schedule
 from fmhagen.spec import AttentionSpec
+from fmhagen.targets import SM90
 
-TARGETS = ("gfx942",)
+TARGETS = ("gfx942", "sm90")
 
 
 def spec_of(kv_dtype: str, **more: Any) -> AttentionSpec:
@@ -79,3 +97,130 @@ def test_kinds_of_spec(kv_dtype: str, changes: dict[str, Any], target: str) -> N
         scales["sinks"] = np.array((0.5, -3.0, 9.0, -np.inf), np.float32)
     assert kernel(spec, target=target).plan.split is None
     run(spec, cache, target=target, roundings=roundings(spec), **scales)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kv_dtype", ["e4m3", "e5m2", "int8"])
+def test_every_bit_pattern_is_read_exactly(kv_dtype: str, target: str) -> None:
+    spec = spec_of(kv_dtype, head_dim=16, causal=False)
+    cache = make_cache(spec, lengths=(1,) * 16, heads=1, heads_kv=1, seqlen_q=2, target=target)
+    patterns = np.arange(256, dtype=np.uint8).view(cache_type(spec, target))
+    cache.k[...] = 0
+    cache.v[...] = patterns.reshape(16, 1, 1, 16)
+    o, _ = call_kernel(kernel(spec, target=target), cache)
+    for row in (0, 1):
+        found = o[:, row, 0].astype(np.float32).reshape(256)
+        assert np.array_equal(found, patterns.astype(np.float32), equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    ("splits", "changes"),
+    [
+        (3, {"kv_dtype": "e4m3", "kv_scale": "head", "page_size": 16}),
+        (2, {"kv_dtype": "int8", "kv_scale": "token", "window_left": 200}),
+    ],
+)
+def test_parts_are_added_up(splits: int, changes: dict[str, Any]) -> None:
+    spec = spec_of(**changes)
+    cache, scales = drawn(
+        spec, "sm90", lengths=(0, 130, 1, 500), seqlen_q=70, heads=4, heads_kv=2, room=60
+    )
+    more = {"num_splits": splits, "roundings": roundings(spec)}
+    run_parts(spec, cache, **scales, **more)
+
+
+@pytest.mark.parametrize(
+    ("kv_dtype", "changes"),
+    [
+        ("int8", {"head_dim": 256, "kv_scale": "token", "page_size": 1}),
+        ("e4m3", {"head_dim": 192, "head_dim_v": 128, "kv_scale": "token", "alibi": True}),
+        ("e5m2", {"head_dim": 64, "head_dim_v": 48, "kv_scale": "token", "cache_layout": "hnd"}),
+    ],
+)
+def test_wide_heads(kv_dtype: str, changes: dict[str, Any]) -> None:
+    spec = spec_of(kv_dtype, **changes)
+    cache, scales = drawn(
+        spec, "sm90", lengths=(0, 200, 70), seqlen_q=100, heads=4, heads_kv=2, room=40
+    )
+    if spec.alibi:
+        scales["alibi_slopes"] = np.array((0.25, 0.5, 0.01, 1.0), np.float32)
+    run(spec, cache, roundings=roundings(spec), **scales)
+
+
+@pytest.mark.parametrize("kv_scale", ["head", "token"])
+def test_heads_that_share_tiles(kv_scale: str) -> None:
+    spec = spec_of("e4m3", varlen=True, page_size=16, kv_scale=kv_scale, sink=True)
+    cache, scales = drawn(spec, "sm90", lengths=LENGTHS, heads=8, heads_kv=2, room=40)
+    scales["sinks"] = np.linspace(-2, 3, 8).astype(np.float32)
+    run_packed(spec, cache, (3, 0, 5, 41, 29), packs=True, roundings=roundings(spec), **scales)
+
+
+# Edits of the emitted file, and what the emulator says of them; "" is a wrong result.
+FAULTS = {
+    "no fence behind what is stored": (
+        "proxy_fence(); warp_sync(); if (thread_index() % 32 == 0) { mbarrier_arrive(full); }",
+        "warp_sync(); if (thread_index() % 32 == 0) { mbarrier_arrive(full); }",
+        ("proxy",),
+    ),
+    "lanes do not meet before one hands on": (
+        "proxy_fence(); warp_sync(); if (thread_index() % 32 == 0) { mbarrier_arrive(full); }",
+        "proxy_fence(); if (thread_index() % 32 == 0) { mbarrier_arrive(full); }",
+        ("race", "proxy"),
+    ),
+    "widened before the copies land": (
+        "copy_async_wait<0>(); warp_sync(); wait_empty",
+        "warp_sync(); wait_empty",
+        ("race", "unfinished"),
+    ),
+    "a buffer that is in use": ("wait_empty<STAGES>(empty, steps);", "", ("race", "deadlock")),
+    "entries of keys that nobody sees": (
+        "key < COPY_KEYS && is_seen(seen, n, 1)",
+        "key < COPY_KEYS",
+        ("out_of_bounds",),
+    ),
+    "no swizzle": ("lane % 4 * 2 ^ lane / 4", "lane % 4 * 2", ("",)),
+    "pages of no tile": (
+        "if (is_there) { found = find_keys(",
+        "if (false) { found = find_keys(",
+        ("",),
+    ),
+    "copies over what is not widened": (
+        "widen_eight<BOXES, OF_KEYS>(to + key * ROW_BYTES, copied, factor);",
+        "if (steps % 2 == 0) widen_eight<BOXES, OF_KEYS>(to + key * ROW_BYTES, copied, factor);",
+        ("", "uninitialised"),
+    ),
+    "factors over those in use": (
+        "SMEM_FACTORS + (steps % STAGES * TILE_N + first_of_share()) * 4",
+        "SMEM_FACTORS + first_of_share() * 4",
+        ("race", "uninitialised", ""),
+    ),
+    "handed back before all have read": (
+        "s[i + j] *= factors[j % 2]; } } warp_sync();",
+        "s[i + j] *= factors[j % 2]; } }",
+        ("race",),
+    ),
+    "factors of the tile behind": (
+        "factors = load_factors(first_factor + key_head(params, next.tile) * factor_h, factor_b,"
+        " factor_n, found, next.n_tile * TILE_N); // NOTE",
+        "// NOTE",
+        ("",),
+    ),
+    "Q before its buffer is free": (
+        "turn == turns && thread_index() == 0",
+        "turn == turns && turn == 0 && thread_index() == 0",
+        ("deadlock", "barrier"),
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_planted_faults_are_found(fault: str) -> None:
+    # NOTE: sequences have more tiles of keys than a ring has.
+    spec = spec_of("e4m3", head_dim=96, page_size=16, causal=False, kv_scale="token")
+    cache, scales = drawn(spec, "sm90", lengths=(90, 400), seqlen_q=170, heads=2, heads_kv=2)
+    plan = lower(spec, default_schedule(spec, SM90, query_hint=MANY), SM90)
+    source = emit_source(plan)
+    old, new, kinds = FAULTS[fault]
+    text = Edit(old=old, new=new).apply(source.text)
+    binary = functools.partial(compile_source, with_text(source, text), for_emulator=True)
+    assert alarm_of(plan, binary, cache, **scales) in kinds

@@ -46,6 +46,7 @@ from fmhagen.plan.attention import (
 )
 from fmhagen.plan.grid import GridFormula
 from fmhagen.plan.language import Language
+from fmhagen.plan.small_cache import small_cache_of
 from fmhagen.schedule import Copy, Rescale, Schedule, Store
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
@@ -104,7 +105,8 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         shared, shared_bytes = add_order(shared, shared_bytes, target)
     elif sorted_tiles:
         shared, shared_bytes = add_tile_order(shared, shared_bytes, target)
-    factor, text = score_unit(language)
+    small = small_cache_of(spec)
+    factor, text = score_unit(language, small)
     looks_ahead = _looks_ahead(spec, schedule, language)
     element = {"bf16": "bf16", "fp16": "f16"}[spec.dtype]
     params, params_bytes = pack_params(
@@ -162,6 +164,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         cached=spec.kv_cache,
         paged=spec.page_size is not None,
         gathers=schedule.copy == Copy.GATHER,
+        small=small,
         packs_heads=schedule.pack_heads,
         ordered=ordered,
         sink=spec.sink,

@@ -9,6 +9,7 @@ both. A piece may have fewer rows than the swizzle has, since the swizzle is one
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from fmhagen.errors import ScheduleError
 from fmhagen.formula import is_mapped, mask_of, score_of
@@ -21,6 +22,8 @@ LANES = 32  # of the warp that copies
 BARRIER_BYTES = 8
 COPY_WARPS = 2  # of a gather of K, and as many of one of V
 CHUNK_COLUMNS = 8  # 16-bit elements that a lane copies at once
+SMALL_CHUNK_COLUMNS = 16  # 8-bit ones
+BOX_COLUMNS = 64  # of one box of a copy
 
 V_LANDED = (
     "V_LANDED",
@@ -46,7 +49,10 @@ def check_copy(spec: AttentionSpec, schedule: Schedule) -> None:
     if schedule.copy == Copy.DIRECT:
         limit = "the matrix instructions read K and V from shared memory"
         raise ScheduleError("copy", str(schedule.copy), limit, "use copy='bulk'")
-    if schedule.copy == Copy.GATHER and spec.page_size is None:
+    if spec.kv_dtype is not None and schedule.copy != Copy.GATHER:
+        limit = "numbers of 8 bits are widened by lanes on their way to the matrix instructions"
+        raise ScheduleError("copy", str(schedule.copy), limit, "use copy='gather'")
+    if spec.kv_dtype is None and schedule.copy == Copy.GATHER and spec.page_size is None:
         limit = "lanes gather the rows of pages, and there are none"
         raise ScheduleError("copy", str(schedule.copy), limit, "use copy='bulk'")
 
@@ -81,13 +87,7 @@ def check_split(spec: AttentionSpec, schedule: Schedule) -> None:
 
 def may_split(spec: AttentionSpec) -> bool:
     """Return whether the keys of a sequence may be cut into parts."""
-    return (
-        spec.kv_cache
-        and not spec.varlen
-        and spec.kv_dtype is None
-        and not spec.batch_invariant
-        and not is_mapped(spec)
-    )
+    return spec.kv_cache and not spec.varlen and not spec.batch_invariant and not is_mapped(spec)
 
 
 def may_pack(spec: AttentionSpec) -> bool:
@@ -95,6 +95,13 @@ def may_pack(spec: AttentionSpec) -> bool:
     asked = (node for node in (mask_of(spec), score_of(spec)) if node is not None)
     ordered = spec.kv_cache or spec.varlen
     return ordered and not spec.max_logit and not any(node.reads("h") for node in asked)
+
+
+def _small_copies(number: Callable[[str, int, str], Constant]) -> tuple[Constant, ...]:
+    return (
+        number("CHUNK_COLUMNS", SMALL_CHUNK_COLUMNS, "that a lane copies at once: 16 bytes"),
+        number("EIGHT_BYTES", 8 * BOX_COLUMNS, "columns of a box of eight keys of 8 bits"),
+    )
 
 
 def cache_constants(
@@ -109,14 +116,17 @@ def cache_constants(
     page = (number("PAGE_SIZE", spec.page_size or 0, "keys of a page"),)
     if schedule.copy == Copy.GATHER:
         keys = schedule.tile_n // COPY_WARPS
+        in_flight = (
+            number("IN_FLIGHT", int(schedule.stages > 2), "tiles behind one that is handed on"),
+            number("CHUNK_COLUMNS", CHUNK_COLUMNS, "that a lane copies at once: 16 bytes"),
+        )
         return (
             *(split if schedule.split_keys else ()),
-            *page,
+            *(page if spec.page_size is not None else ()),
             number("COPY_WARPS", COPY_WARPS, "warps that copy K, and as many V"),
             number("COPY_KEYS", keys, "keys of a tile that one of them copies"),
             number("LANE_KEYS", -(-keys // LANES), "of them that a lane looks up"),
-            number("IN_FLIGHT", int(schedule.stages > 2), "tiles behind one that is handed on"),
-            number("CHUNK_COLUMNS", CHUNK_COLUMNS, "that a lane copies at once: 16 bytes"),
+            *(_small_copies(number) if spec.kv_dtype is not None else in_flight),
             number("BANDS", len(language.bands), "ranges of keys that the mask shows a row"),
         )
     rows = piece_rows(spec, schedule)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from fmhagen.lowering.warp_specialised_cache import BOX_COLUMNS as BOX_COLUMNS
 from fmhagen.lowering.warp_specialised_cache import piece_rows
 from fmhagen.lowering.warp_specialised_checks import GROUP_ROWS
 from fmhagen.plan.attention import TensorMapPlan
 from fmhagen.schedule import Copy, Schedule, Store
 from fmhagen.spec import AttentionSpec
 
-BOX_COLUMNS = 64  # 128 bytes: one row of the 128-byte swizzle
-SWIZZLE_BYTES = 128
+SWIZZLE_BYTES = 128  # BOX_COLUMNS of 16 bits: one row of the 128-byte swizzle
 
 
 def tensor_maps(spec: AttentionSpec, schedule: Schedule) -> tuple[TensorMapPlan, ...]:

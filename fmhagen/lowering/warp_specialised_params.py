@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fmhagen.lowering.common import MAX_LOGIT, NUM_PAGES
 from fmhagen.plan.language import Language
+from fmhagen.plan.small_cache import scale_fields
 from fmhagen.schedule import Copy, Schedule, Store
 from fmhagen.spec import AttentionSpec
 
@@ -58,17 +59,6 @@ _CACHE_MAPS: Fields = (
     ("TensorMap", "k_map", "K cache (d, row, head, page), box [PIECE_ROWS, BOX_COLUMNS]"),
     ("TensorMap", "v_map", "V cache, likewise"),
 )
-_CACHE_ROWS: Fields = (
-    ("const u16*", "k", "K[pages,PAGE_SIZE,Hk,d]"),
-    ("i64", "k_stride_b", "elements, between pages"),
-    ("i64", "k_stride_h", "elements"),
-    ("i64", "k_stride_n", "elements"),
-    ("const u16*", "v", "V[pages,PAGE_SIZE,Hk,dv]"),
-    ("i64", "v_stride_b", "elements, between pages"),
-    ("i64", "v_stride_h", "elements"),
-    ("i64", "v_stride_n", "elements"),
-    NUM_PAGES,
-)
 _TABLE: Fields = (
     ("const i32*", "block_table", "[B, max_pages], pages of each sequence"),
     ("i64", "table_stride", "elements from one sequence's to the next"),
@@ -104,6 +94,24 @@ _SNAKE: Fields = (
 _SINKS: Fields = (("const f32*", "sinks", "[H], logits of the sinks"),)
 
 
+def _cache_rows(spec: AttentionSpec) -> Fields:
+    """Return the fields of K and V where lanes copy their rows."""
+    ctype = "const u16*" if spec.kv_dtype is None else "const u8*"
+    paged = spec.page_size is not None
+    shape, outer = ("pages,PAGE_SIZE", "pages") if paged else ("B,S", "batch entries")
+    rows = tuple(
+        field
+        for name, depth in (("k", "d"), ("v", "dv"))
+        for field in (
+            (ctype, name, f"{name.upper()}[{shape},Hk,{depth}]"),
+            ("i64", f"{name}_stride_b", f"elements, between {outer}"),
+            ("i64", f"{name}_stride_h", "elements"),
+            ("i64", f"{name}_stride_n", "elements"),
+        )
+    )
+    return (*rows, NUM_PAGES) if paged else rows
+
+
 def param_fields(
     spec: AttentionSpec, schedule: Schedule, language: Language, *, offset_mask: bool
 ) -> Fields:
@@ -118,7 +126,8 @@ def param_fields(
         else:
             rows = _MAPS[:1], _DIRECT + _LSE, _ROWS
         q_map, output, counts = rows
-        keys = _CACHE_ROWS if schedule.copy == Copy.GATHER else _CACHE_MAPS
+        keys = _cache_rows(spec) if schedule.copy == Copy.GATHER else _CACHE_MAPS
+        own = scale_fields(spec) + own
         parts = _PARTS if schedule.split_keys else ()
         return q_map + keys + output + scale + table + _LENGTHS + shared + counts + parts + own
     if spec.varlen:

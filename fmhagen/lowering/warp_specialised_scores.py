@@ -5,6 +5,7 @@ from __future__ import annotations
 from fmhagen.expr.cap import Cap
 from fmhagen.plan.attention import Constant
 from fmhagen.plan.language import Language
+from fmhagen.plan.small_cache import SmallCache
 
 LIMIT = 0.3
 """Up to here, in both directions, the polynomial stands for the hyperbolic tangent."""
@@ -28,10 +29,10 @@ def cap_constants(cap: Cap) -> tuple[Constant, ...]:
     )
 
 
-def score_unit(language: Language) -> tuple[str, str]:
+def score_unit(language: Language, small: SmallCache) -> tuple[str, str]:
     """Return what brings a score to units of log2, and a score in these units, for comments."""
     if language.score is None:
-        return "params.scale_log2", "scale_log2 * S"
+        return "tile.scale" if small.scales_heads else "params.scale_log2", "scale_log2 * S"
     if language.line is not None:
         return "1.0f", "score"  # a line is put on scores in units of log2
     return "LOG2E", "LOG2E * score"

@@ -7,7 +7,7 @@ from fmhagen.lowering.warp_specialised_cache import COPY_WARPS, V_LANDED
 from fmhagen.lowering.warp_specialised_maps import BOX_COLUMNS, SWIZZLE_BYTES
 from fmhagen.plan.attention import SharedRegion
 from fmhagen.schedule import Copy, Schedule, Store
-from fmhagen.spec import AttentionSpec
+from fmhagen.spec import AttentionSpec, CacheScale
 from fmhagen.targets import Target
 
 GROUP_WARPS = 4
@@ -34,6 +34,7 @@ def shared_map(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[SharedReg
         ("SMEM_Q", q * q_bytes, f"Q tiles [{q}]{'; O is staged over its Q' if staged else ''}"),
         ("SMEM_K", kv * k_bytes, f"K tiles [{kv}]"),
         ("SMEM_V", kv * v_bytes, f"V tiles [{kv}]"),
+        *(_small_rows(spec, schedule) if spec.kv_dtype is not None else ()),
         (
             "Q_FULL",
             q_barriers * BARRIER_BYTES,
@@ -57,6 +58,19 @@ def shared_map(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[SharedReg
         if name.startswith("SMEM_"):
             offset = -(-offset // SWIZZLE_ATOM_BYTES) * SWIZZLE_ATOM_BYTES
     return tuple(regions), offset
+
+
+def _small_rows(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[str, int, str], ...]:
+    """Return the regions of what lanes have copied and not yet widened, and of factors of keys."""
+    keys = schedule.tile_n
+    copied = tuple(
+        (f"SMEM_SMALL_{name}", keys * BOX_COLUMNS * boxes_of(depth), f"{name} of 8 bits, one tile")
+        for name, depth in (("K", spec.d), ("V", spec.dv))
+    )
+    if spec.kv_scale != CacheScale.TOKEN:
+        return copied
+    comment = f"factors of the keys of a tile [{schedule.stages}]"
+    return (*copied, ("SMEM_FACTORS", schedule.stages * keys * WORD_BYTES, comment))
 
 
 def add_labels(

@@ -15,11 +15,15 @@ class SmallCache:
         is_used: whether there is such a cache.
         is_e4m3, is_e5m2: which floats they are; neither: int8.
         scales_heads: K and V of a head, or all of them, have one factor each.
+        is_bf16: they are multiplied as bf16, else as fp16.
+        needs_floats: some are multiplied by factors before they are rounded.
         round_call: function that rounds two products of values and factors.
         scales_tokens: every key and every value has one of its own.
     """
 
     is_used: bool
+    is_bf16: bool
+    needs_floats: bool
     round_call: str
     is_e4m3: bool
     is_e5m2: bool
@@ -29,6 +33,8 @@ class SmallCache:
 
 NO_SMALL_CACHE = SmallCache(
     is_used=False,
+    is_bf16=False,
+    needs_floats=False,
     round_call="",
     is_e4m3=False,
     is_e5m2=False,
@@ -41,6 +47,8 @@ def small_cache_of(spec: AttentionSpec) -> SmallCache:
     """Return what a spec's cache is."""
     return SmallCache(
         is_used=spec.kv_dtype is not None,
+        is_bf16=spec.dtype == DType.BF16,
+        needs_floats=spec.kv_scale == CacheScale.TOKEN,
         round_call="pack_f16x2" if spec.dtype == DType.FP16 else "pack_bf16x2_away",
         is_e4m3=spec.kv_dtype == DType.E4M3,
         is_e5m2=spec.kv_dtype == DType.E5M2,

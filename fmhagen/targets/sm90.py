@@ -26,6 +26,7 @@ SM90 = Target(
             "kv_cache",
             "paged",
             "kv_dtype",
+            "kv_dtype_many",
             "window",
             "mask_mod",
             "score_mod",

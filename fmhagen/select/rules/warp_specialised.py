@@ -9,18 +9,18 @@ from fmhagen.expr.finite import may_hide
 from fmhagen.formula import score_of
 from fmhagen.schedule import MainLoop, Rescale, Schedule, Store
 from fmhagen.select.choice import Choice
-from fmhagen.select.rules.gathering import gathering, gathers
+from fmhagen.select.rules.gathering import gathering, gathers, widening, widens
 from fmhagen.select.rules.narrowing import less_keys, narrowed
 from fmhagen.select.rules.work import has_short_tiles, is_ordered, is_triangular, may_cluster
-from fmhagen.spec import AttentionSpec
+from fmhagen.spec import AttentionSpec, CacheScale
 from fmhagen.targets import Target
 
 
 def choose_warp_specialised(spec: AttentionSpec, target: Target) -> Choice:
     """Return the schedule of a spec that a target supports, with the reasons."""
     depth = max(spec.d, spec.dv)
-    if depth <= 96 and gathers(spec):
-        choice = _choose_gathered(depth)
+    if depth <= 96 and (gathers(spec) or widens(spec)):
+        choice = _choose_gathered(depth, of_16_bits=not widens(spec))
     elif depth <= 64:
         choice = _choose_shallow(spec)
     elif depth <= 96:
@@ -35,6 +35,8 @@ def choose_warp_specialised(spec: AttentionSpec, target: Target) -> Choice:
         choice = _with_maximum(choice, "the largest score of a head is that of its rows")
     less = less_keys(spec, depth)
     choice = narrowed(choice, less) if less else choice
+    if widens(spec):
+        return widening(choice)
     return gathering(choice, spec.page_size) if gathers(spec) and spec.page_size else choice
 
 
@@ -161,9 +163,11 @@ def _choose_three_groups(spec: AttentionSpec) -> Choice:
     )
 
 
-def _choose_gathered(depth: int) -> Choice:
+def _choose_gathered(depth: int, *, of_16_bits: bool) -> Choice:
     """Depths to 96 of a cache whose rows lanes copy."""
-    wide = _warp_specialised(2, 176, stages=4, store=Store.DIRECT, q_stages=2)
+    wide = _warp_specialised(
+        2, 176 if of_16_bits else 128, stages=4, store=Store.DIRECT, q_stages=2
+    )
     square = _warp_specialised(2, 128, store=Store.DIRECT, q_stages=2)
     best, other = (wide, square) if depth <= 64 else (square, _warp_specialised(2, 112))
     return Choice(
@@ -226,6 +230,9 @@ def _choose_square(spec: AttentionSpec) -> Choice:
 def _choose_deep(spec: AttentionSpec) -> Choice:
     """Depths above 128, where shared memory holds one Q buffer."""
     tile_n = 64 if max(spec.d, spec.dv) > 192 else 128 if spec.dv <= 128 else 96
+    if widens(spec):  # a tile of 8 bits lies beside, and factors of keys take registers
+        by_token = spec.d > 192 and spec.kv_scale == CacheScale.TOKEN
+        tile_n -= 32 if spec.dv <= 128 or by_token else 16
     skip = is_triangular(spec) and tile_n < 128
     growth, overflow, cluster = (
         _warp_specialised(

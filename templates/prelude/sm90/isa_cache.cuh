@@ -143,6 +143,14 @@ FMHAGEN_DEVICE void load_shared_f32x4(f32 (&values)[4], u32 address) {
                : "memory");
 }
 
+// Loads four words of shared memory; `address` is 16-byte aligned.
+FMHAGEN_DEVICE void load_shared_u32x4(u32 (&r)[4], u32 address) {
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(address)
+               : "memory");
+}
+
 // Stores one word to shared memory.
 FMHAGEN_DEVICE void store_shared_u32(u32 address, u32 value) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(value) : "memory");
@@ -177,6 +185,14 @@ FMHAGEN_DEVICE void widen_e4m3x4(u32& low, u32& high, u32 four) {
       "cvt.rn.f16x2.e4m3x2 %0, first; cvt.rn.f16x2.e4m3x2 %1, second; }"
       : "=r"(low), "=r"(high)
       : "r"(four));
+}
+
+// Two fp16 numbers as floats (9.7.9.21, cvt.f32.f16).
+FMHAGEN_DEVICE void unpack_f16x2(f32& low, f32& high, u32 pair) {
+  asm("{ .reg .b16 first, second; mov.b32 {first, second}, %2;\n"
+      "cvt.f32.f16 %0, first; cvt.f32.f16 %1, second; }"
+      : "=f"(low), "=f"(high)
+      : "r"(pair));
 }
 
 // Byte i is the one that nibble i of `selector` names among the eight of `low` and `high` (9.7.9.7, prmt).

@@ -204,6 +204,10 @@ FMHAGEN_MODEL void load_shared_f32x4(f32 (&values)[4], u32 address) {
   emulator::load_shared("load_shared_f32x4", emulator::load_kind, values, address, 16);
 }
 
+FMHAGEN_MODEL void load_shared_u32x4(u32 (&r)[4], u32 address) {
+  emulator::load_shared("load_shared_u32x4", emulator::load_kind, r, address, 16);
+}
+
 FMHAGEN_MODEL void store_shared_u32(u32 address, u32 value) {
   emulator::store_shared("store_shared_u32", emulator::store_kind, address, &value, 4);
 }
@@ -254,6 +258,12 @@ FMHAGEN_MODEL void widen_e4m3x4(u32& low, u32& high, u32 four) {
   }
   low = halves[0] | halves[1] << 16;
   high = halves[2] | halves[3] << 16;
+}
+
+FMHAGEN_MODEL void unpack_f16x2(f32& low, f32& high, u32 pair) {
+  FMHAGEN_COUNT("cvt.f32.f16");
+  low = emulator::float_of_f16(pair & 0xFFFF);
+  high = emulator::float_of_f16(pair >> 16);
 }
 
 FMHAGEN_MODEL u32 byte_permute(u32 low, u32 high, u32 selector) {
