@@ -9,13 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 from cache_cases import Cache, assert_right, cache_arguments, call_kernel, make_cache
+from emulated import library, with_text
 from test_prefill_kernels import CAUSAL
 
 from fmhagen import AttentionSpec, compile_kernel
-from fmhagen.errors import ScheduleError, TensorError
+from fmhagen.emission import emit_source
+from fmhagen.errors import EmulatorError, ScheduleError, TensorError
 from fmhagen.kernel import Kernel
 from fmhagen.lowering import lower
-from fmhagen.runtime.emulator_backend import EmulatorOptions
+from fmhagen.runtime.cache_calls import CacheCalls
+from fmhagen.runtime.emulator_backend import EmulatorBackend, EmulatorOptions
+from fmhagen.runtime.launcher import Launcher
 from fmhagen.schedule import Schedule
 from fmhagen.select import default_schedule
 from fmhagen.targets import SM90
@@ -83,6 +87,29 @@ def test_one_part_is_the_kernel_that_does_not_cut() -> None:
     others = plain(cache.q, cache.k, cache.v, return_lse=True, **cache_arguments(cache))
     assert np.array_equal(o.view(np.uint16), others[0].view(np.uint16))
     assert np.array_equal(lse, others[1])
+
+
+def test_parts_are_not_read_before_the_first_launch_has_ended() -> None:
+    spec = dataclasses.replace(CAUSAL, page_size=16, head_dim=64)
+    cache = make_cache(spec, lengths=(300,), seqlen_q=70, heads=1, heads_kv=1)
+    source = emit_source(lower(spec, schedule_of(spec), SM90))
+    wait = "  wait_for_primary_knowing(b | h);\n"
+    assert source.text.count(wait) == 1
+    assert run_text(spec, cache, source.text) == ""
+    assert "wait_for_primary" in run_text(spec, cache, source.text.replace(wait, ""))
+
+
+def run_text(spec: AttentionSpec, cache: Cache, text: str) -> str:
+    """Return what the emulator says of both launches of a text."""
+    plan = lower(spec, schedule_of(spec), SM90)
+    binary = library(with_text(emit_source(plan), text), "O0")
+    launcher = Launcher(plan, EmulatorBackend(EmulatorOptions(compute_units=3)), lambda: binary)
+    given = {**cache_arguments(cache), "num_splits": 3}
+    try:
+        CacheCalls(spec, lambda q: launcher)(cache.q, cache.k, cache.v, extras=given)
+    except EmulatorError as error:
+        return str(error)
+    return ""
 
 
 def test_what_is_refused() -> None:

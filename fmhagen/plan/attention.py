@@ -192,7 +192,12 @@ class Plan:
         threads = COMBINE_THREADS if split is None else split.combine_threads
         size = 0 if split is None else split.combine_shared_bytes
         return dataclasses.replace(
-            self, symbol=f"{self.symbol}_combine", threads=threads, shared=(), shared_bytes=size
+            self,
+            symbol=f"{self.symbol}_combine",
+            threads=threads,
+            shared=(),
+            shared_bytes=size,
+            is_dependent=self.is_dependent or split is None,
         )
 
     @property
