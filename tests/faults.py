@@ -97,11 +97,9 @@ def swap(old: str, new: str, count: int | None = 1, only: int | None = None) -> 
 
 K_FULL = "wait_full<STAGES>(smem + K_FULL, steps);"
 V_FULL = "wait_full<STAGES>(smem + V_FULL, steps - 1);"
-Q_FULL = "wait_full<Q_STAGES>(q_barriers + Q_FULL, tiles"
+Q_FULL = "wait_full<Q_STAGES>(smem + Q_FULL, tiles"
 O_FULL = "wait_full<Q_STAGES>(smem + O_FULL, tiles);"
-Q_EMPTY = "wait_empty<Q_STAGES>(smem + Q_EMPTY, tiles);"
-K_EMPTY = "wait_empty<STAGES>(smem + K_EMPTY, k_steps);"
-V_EMPTY = "wait_empty<STAGES>(smem + V_EMPTY, v_steps);"
+WAIT_EMPTY = "mbarrier_wait(empty + "
 RELEASE_K = "release<STAGES>(smem + K_EMPTY, steps);"
 RELEASE_V = "release<STAGES>(smem + V_EMPTY, steps - 1);"
 RELEASE_O = "release<Q_STAGES>(smem + O_FULL, tiles);"
@@ -119,9 +117,11 @@ SM90 = (
     Fault(
         name="no_wait_for_k_full_in_the_inner_loop",
         edits=swap(
-            "do { --n_tile; issue_step(smem, group, steps, q_rows, s, p, o);",
-            f"do {{ --n_tile; issue_qk(smem, steps, q_rows, s); {V_FULL}"
+            "--n_tile; issue_step(smem, group, steps, q_rows, s, p, o);",
+            f"--n_tile; issue_qk(smem, steps, q_rows, s); {V_FULL}"
             " issue_pv(smem, steps - 1, p, o);",
+            EVERY,
+            only=-1,
         ),
         kinds=UNORDERED,
         words=("SMEM_K",),
@@ -146,17 +146,22 @@ SM90 = (
     ),
     Fault(
         name="no_wait_for_q_empty",
-        edits=drop(Q_EMPTY),
+        edits=swap(WAIT_EMPTY, "if (empty != smem_base() + Q_EMPTY) " + WAIT_EMPTY),
         kinds=("race", "barrier"),  # as with K
         words=("SMEM_Q", "Q_FULL"),
     ),
     Fault(
         name="no_wait_for_k_empty",
-        edits=drop(K_EMPTY),
+        edits=swap(WAIT_EMPTY, "if (empty != smem_base() + K_EMPTY) " + WAIT_EMPTY),
         kinds=("race", "barrier"),  # the producer may lap the loads that are still in flight
         words=("SMEM_K", "K_FULL"),
     ),
-    Fault(name="no_wait_for_v_empty", edits=drop(V_EMPTY), kinds=("race",), words=("SMEM_V",)),
+    Fault(
+        name="no_wait_for_v_empty",
+        edits=swap(WAIT_EMPTY, "if (empty != smem_base() + V_EMPTY) " + WAIT_EMPTY),
+        kinds=("race", "barrier"),  # as with K
+        words=("SMEM_V", "V_FULL"),
+    ),
     Fault(name="no_wait_for_o_full", edits=drop(O_FULL), kinds=UNORDERED, words=("SMEM_Q",)),
     # ---- phases ----
     Fault(
@@ -411,13 +416,13 @@ SM90 = (
     # ---- places ----
     Fault(
         name="k_from_the_tile_next_door",
-        edits=swap("(n_tile - 1) * TILE_N, head", "n_tile * TILE_N, head"),
+        edits=swap("map, n_tile * TILE_N, hk", "map, (n_tile + (TILES == SMEM_K)) * TILE_N, hk"),
         kinds=(WRONG_RESULT,),
     ),
     Fault(
         name="key_head_of_the_query_head",
         edits=swap(
-            "query_head(params, tile) / params.heads_per_group);", "query_head(params, tile));"
+            "query_head(params, tile) / params.heads_per_group)", "query_head(params, tile))"
         ),
         kinds=(WRONG_RESULT,),
     ),
@@ -445,27 +450,27 @@ SM90 = (
     # ---- arithmetic ----
     Fault(
         name="one_key_too_many_visible",
-        edits=swap("column < thread_end", "column <= thread_end"),
+        edits=swap("column < visible_end", "column <= visible_end"),
         kinds=(WRONG_RESULT,),
     ),
     Fault(
         name="one_key_too_few_visible",
-        edits=swap("column + 1 < thread_end", "column + 2 < thread_end"),
+        edits=swap("column < visible_end", "column + 1 < visible_end"),
         kinds=(WRONG_RESULT,),
     ),
     Fault(
         name="one_key_tile_too_few",
         edits=swap(
-            "last_end, 0, i32(end))) + TILE_N - 1) / TILE_N",
-            "last_end, 0, i32(end)))) / TILE_N",
+            "last_end, 0, n_end)) + TILE_N - 1) / TILE_N",
+            "last_end, 0, n_end))) / TILE_N",
         ),
         kinds=(WRONG_RESULT,),
     ),
     Fault(
         name="one_step_unmasked_that_is_not",
         edits=swap(
-            "unmasked = u32(clamp(first_end, 0, i32(end))) / TILE_N;",
-            "unmasked = u32(clamp(first_end, 0, i32(end))) / TILE_N + 1;",
+            "unmasked = u32(clamp(first_end, 0, n_end)) / TILE_N;",
+            "unmasked = u32(clamp(first_end, 0, n_end)) / TILE_N + 1;",
         ),
         kinds=(WRONG_RESULT,),
     ),
@@ -509,13 +514,13 @@ SM90 = (
     ),
     Fault(
         name="row_maximum_of_half_a_row",
-        edits=swap("largest[half] = maximum(largest[half], shuffle_xor(largest[half], 2));", ";"),
+        edits=swap("x = maximum(x, shuffle_xor(x, 2));", ";"),
         kinds=(WRONG_RESULT, "race", "matrix", "divergence"),
         magnitude=60.0,
     ),
     Fault(
         name="row_sum_of_half_a_row",
-        edits=swap("sum[half] += shuffle_xor(sum[half], 2);", ";"),
+        edits=swap("sum[i] += shuffle_xor(sum[i], 2);", ";"),
         kinds=(WRONG_RESULT,),
     ),
 )

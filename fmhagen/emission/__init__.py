@@ -21,9 +21,8 @@ from fmhagen.targets.sm90_matrix import (
 )
 
 BODY_LINE = "// --- body ---\n"
-_ISA_TYPES_LINE = "// --- types of the isa layer ---\n"
 _TILE_TYPES_LINE = "// --- types of the prelude ---\n"
-_ISA_LINE = "// --- instructions ---\n"
+_ISA_LINE = "// --- the isa layer ---\n"
 _TILE_LINE = "// --- tiles of registers and shared memory ---\n"
 _NO_DIGEST = "0" * 16
 
@@ -44,9 +43,9 @@ def assemble(plan: KernelPlan, available: tuple[Definition, ...]) -> Source:
     """Print a plan's skeleton with the definitions that it reaches; see `emit_source`."""
     skeleton = render(plan.kernel_template, plan)
     used = closure(skeleton, available)
-    text = _replace(skeleton, _ISA_TYPES_LINE, _layer(used, "isa", is_type=True))
+    isa = _layer(used, "isa", is_type=True) + _layer(used, "isa", is_type=False)
+    text = _replace(skeleton, _ISA_LINE, isa)
     text = _replace(text, _TILE_TYPES_LINE, _layer(used, "tile", is_type=True))
-    text = _replace(text, _ISA_LINE, _ISA_LINE + _guarded(_layer(used, "isa", is_type=False)))
     text = _replace(text, _TILE_LINE, _TILE_LINE + _layer(used, "tile", is_type=False))
     text = tidy(text)
     head, line, body = text.partition(BODY_LINE)
@@ -146,8 +145,3 @@ def _layer(used: tuple[Definition, ...], layer: str, *, is_type: bool) -> str:
     """Print the types, or the functions and macros, of one layer one after the other."""
     chosen = (d for d in used if d.layer == layer and d.is_type == is_type)
     return "".join(definition.printed + "\n" for definition in chosen)
-
-
-def _guarded(text: str) -> str:
-    """Put isa definitions under the guard: the emulator supplies its own."""
-    return f"#ifndef FMHAGEN_EMULATOR\n{text}#endif  // FMHAGEN_EMULATOR\n" if text else ""

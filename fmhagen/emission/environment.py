@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Mapping
 from functools import cache
@@ -68,31 +67,38 @@ def _literal(value: int | float) -> str:
 
 
 _MEMBER_LENGTH = 116  # of a line of parameters, less its indentation
+_REMARK_LENGTH = 40  # of the comment behind parameters that are not all of one kind
 
 
 def members(fields: tuple[ParamField, ...]) -> tuple[str, ...]:
-    """Print the C declarations of parameter fields, neighbours of one kind on one line."""
-    lines = []
-    for (ctype, comment, _), group in itertools.groupby(enumerate(fields), key=_kind):
-        names: list[str] = []
-        for _, field in group:
-            # NOTE: names of users' parameters are as long as they like.
-            if names and len(_member(ctype, [*names, field.name], comment)) > _MEMBER_LENGTH:
-                lines.append(_member(ctype, names, comment))
-                names = []
-            names.append(field.name)
-        lines.append(_member(ctype, names, comment))
-    return tuple(lines)
+    """Print the C declarations of parameter fields.
+
+    Neighbours of one type share a line where one comment says what all are, or their comments are
+    short; a pointer and a tensor map have a line each.
+    """
+    lines: list[list[ParamField]] = []
+    for field in fields:
+        if lines and _share_line([*lines[-1], field]):
+            lines[-1].append(field)
+        else:
+            lines.append([field])
+    return tuple(map(_member, lines))
 
 
-def _member(ctype: str, names: list[str], comment: str) -> str:
-    return f"{ctype} {', '.join(names)};".ljust(24) + f"  // {comment}"
+def _share_line(fields: list[ParamField]) -> bool:
+    ctypes, comments = {field.ctype for field in fields}, {field.comment for field in fields}
+    if len(ctypes) > 1 or fields[0].ctype.endswith("*") or fields[0].ctype == "TensorMap":
+        return False
+    # NOTE: names of users' parameters are as long as they like.
+    line = _member(fields)
+    remark = line.partition("  // ")[2]
+    return len(line) <= _MEMBER_LENGTH and (len(comments) == 1 or len(remark) <= _REMARK_LENGTH)
 
 
-def _kind(numbered: tuple[int, ParamField]) -> tuple[str, str, int]:
-    """Return what fields of one line have in common; a pointer has a line of its own."""
-    index, field = numbered
-    return field.ctype, field.comment, index if field.ctype.endswith("*") else -1
+def _member(fields: list[ParamField]) -> str:
+    names = ", ".join(field.name for field in fields)
+    comments = "; ".join(dict.fromkeys(field.comment for field in fields))
+    return f"{fields[0].ctype} {names};".ljust(24) + f"  // {comments}"
 
 
 def shared_row(region: SharedRegion) -> str:

@@ -40,8 +40,7 @@ class Plan:
         constants: the numbers, in printing order.
         params, params_bytes: fields of the packed parameter block, in order; its size.
         tensor_maps: how the tensor maps in it are encoded.
-        shared: the shared-memory map, in order of offset.
-        shared_bytes: its size.
+        shared, shared_bytes: the shared-memory map, in order of offset, and its size.
         shared_is_dynamic: asked for at launch rather than declared in the source.
         grid: the grid formula.
         matrix_shapes: the warpgroup matrix instructions in use.
@@ -52,8 +51,7 @@ class Plan:
         heads_in_l2_bytes: K and V that one section of heads may hold, for the tile order.
         two_p_buffers, ping_pong, skip_hidden, split_q, overlap_tiles: see `Schedule`.
         stage_output: O leaves through shared memory; see `schedule.Store`.
-        slot_table: a step of a wave_pipelined loop, in the order in which it is issued; of a
-            wave_ping_pong loop, its products.
+        slot_table: a step of a wave_pipelined loop as it is issued; of wave_ping_pong, products.
         has_two_groups: waves in two groups, half a step apart.
         round_call: function that rounds two numbers of P; "" where the main loop has its own.
         uses_accumulation_registers: a lane has more registers than vector instructions reach.
@@ -66,10 +64,8 @@ class Plan:
         snake: tiles are dealt to the blocks of a persistent grid forwards and backwards in turn.
         sink: a logit without a value is in the denominator.
         max_logit: the largest score of each head is kept.
-        varlen: query sequences are packed, and keys too where they lie in no cache; a tile is of
-            one of them.
-        cached: keys and values are copied from a cache; of split_kv that goes without saying.
-        paged: that cache has pages.
+        varlen: sequences are packed, of keys too but in a cache; a tile is of one of them.
+        cached, paged: K and V are copied from a cache; it has pages; `split` says it of split_kv.
         small: what the 8-bit numbers of a cache are; of split_kv `split` says it.
         gathers: lanes copy its rows; else the copy engine, pieces of pages.
         packs_heads: heads of a group share tiles; see `Schedule.pack_heads`.
@@ -84,8 +80,7 @@ class Plan:
         split: what a kernel over a key/value cache has besides; None for others.
         map_rows, map_keys: query rows and keys of a tile of the block map; 0 without one.
         is_dependent: it may be placed before the kernel ahead of it in the stream has ended.
-        runs: key tiles are visited run by run, as the bands of the mask say; else there is one
-            band, which begins with the first key.
+        runs: key tiles are visited run by run, as bands say; else from the first key to an end.
         offset_mask: the mask is causal alone, of sequences of one length.
         reads_mask: partly visible tiles ask the rest of the mask about keys; else bands say all.
         labels: that rest asks whether a number of the row is equal to one of the key.
@@ -273,6 +268,11 @@ class Plan:
     def load_call(self) -> str:
         """The function that loads a tile of K or V."""
         return "load_share" if self.clustered else self.load_query_call
+
+    @property
+    def odd_columns(self) -> bool:
+        """Whether rows of O end in 16 columns that the widest stores, of 32, leave over."""
+        return self.spec.dv % 32 != 0
 
     @property
     def walker(self) -> str:

@@ -34,11 +34,11 @@ def instruction_text(n: int, dtype: str, form: str) -> str:
     count = n // 2
     if form == "ss":
         a, arguments = f"%{count}", "u64 a"
-        inputs = ['"l"(a)', '"l"(b)', '"r"(accumulate)']
+        inputs = ['"l"(a)', '"l"(b)', '"r"(add)']
     else:
         a, arguments = ", ".join(f"%{count + i}" for i in range(4)), "const u32 (&a)[4]"
         a = f"{{{a}}}"
-        inputs = [*(f'"r"(a[{i}])' for i in range(4)), '"l"(b)', '"r"(accumulate)']
+        inputs = [*(f'"r"(a[{i}])' for i in range(4)), '"l"(b)', '"r"(add)']
     b = count + len(inputs) - 2
     immediates = {"ss": "1, 1, 0, 0", "rs": "1, 1, 0", "rs_t": "1, 1, 1"}[form]
     instruction = f"wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} "
@@ -46,7 +46,7 @@ def instruction_text(n: int, dtype: str, form: str) -> str:
     return "\n".join(
         (
             f"// {_SUMMARIES[form]} (PTX ISA 9.7.15.5).",
-            f"FMHAGEN_DEVICE void {name}(f32 (&d)[{count}], {arguments}, u64 b, u32 accumulate) {{",
+            f"FMHAGEN_DEVICE void {name}(f32 (&d)[{count}], {arguments}, u64 b, u32 add) {{",
             f'  asm volatile("{{ .reg .pred p; setp.ne.b32 p, %{b + 1}, 0; {instruction}"',
             f'               {accumulator_name(n)} ", {a}, %{b}, p, {immediates}; }}"',
             *(f"               {line}" for line in _operands(count, inputs)),

@@ -230,16 +230,12 @@ FMHAGEN_DEVICE f32 infinity() { return __int_as_float(0x7f800000); }
 
 // Rounds to nearest even; `low` goes to bits 0-15 (9.7.9.22).
 FMHAGEN_DEVICE u32 pack_bf16x2(f32 low, f32 high) {
-  u32 packed;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  return packed;
+  u32 packed; asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low)); return packed;
 }
 
 // Rounds to nearest even; `low` goes to bits 0-15 (9.7.9.22).
 FMHAGEN_DEVICE u32 pack_f16x2(f32 low, f32 high) {
-  u32 packed;
-  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
-  return packed;
+  u32 packed; asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low)); return packed;
 }
 
 // Stores four 8x8 matrices of 16-bit elements; lane i gives the address of row i%8 of matrix i/8 (9.7.14.5.16).

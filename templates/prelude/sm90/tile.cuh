@@ -36,22 +36,25 @@ template <u32 COUNT> FMHAGEN_DEVICE void release(u32 barriers, u32 use) {
   if (thread_index() % 32 == 0) { mbarrier_arrive(barriers + use % COUNT * BARRIER_BYTES); }
 }
 
-// Fills the buffer of use number `use` with rows [row, row + rows of a box) of one head, a box of columns at a time.
-// Columns beyond the head's depth and rows beyond its end arrive as zeros.
+// Fills the buffer of use number `use`, once it is empty, with rows [row, row + rows of a box) of one head, a box of
+// columns at a time. Columns beyond the head's depth and rows beyond its end arrive as zeros.
 template <u32 COUNT, u32 BOXES, u32 BOX_BYTES>
-FMHAGEN_DEVICE void load_tile(u32 tiles, u32 full, u32 use, const TensorMap* map, u32 row, i32 head, i32 batch) {
+FMHAGEN_DEVICE void load_tile(u32 tiles, u32 full, u32 empty, u32 use, const TensorMap* map, u32 row, i32 h, i32 b) {
   const u32 barrier = full + use % COUNT * BARRIER_BYTES;
+  mbarrier_wait(empty + use % COUNT * BARRIER_BYTES, use / COUNT % 2 ^ 1);  // at first it is empty
   mbarrier_arrive_expect_tx(barrier, BOXES * BOX_BYTES);
   FMHAGEN_UNROLL for (u32 box = 0; box < BOXES; ++box) {
     const u32 destination = tiles + use % COUNT * (BOXES * BOX_BYTES) + box * BOX_BYTES;
-    tma_load_4d(destination, map, barrier, i32(box * BOX_COLUMNS), i32(row), head, batch);
+    tma_load_4d(destination, map, barrier, i32(box * BOX_COLUMNS), i32(row), h, b);
   }
 }
 
 // As load_tile: this block loads its share of the rows for every block of its cluster, each of which expects all.
 template <u32 COUNT, u32 BOXES, u32 BOX_BYTES>
-FMHAGEN_DEVICE void load_share(u32 tiles, u32 full, u32 use, const TensorMap* map, u32 row, i32 head, i32 batch) {
+FMHAGEN_DEVICE void load_share(u32 tiles, u32 full, u32 empty, u32 use, const TensorMap* map, u32 row, i32 head,
+                               i32 batch) {
   const u32 rank = cluster_rank(), barrier = full + use % COUNT * BARRIER_BYTES;
+  mbarrier_wait(empty + use % COUNT * BARRIER_BYTES, use / COUNT % 2 ^ 1);  // at first it is empty
   mbarrier_arrive_expect_tx(barrier, BOXES * BOX_BYTES);
   FMHAGEN_UNROLL for (u32 box = 0; box < BOXES; ++box) {
     const u32 destination = tiles + use % COUNT * (BOXES * BOX_BYTES) + box * BOX_BYTES + rank * (BOX_BYTES / CLUSTER);
@@ -79,8 +82,7 @@ FMHAGEN_DEVICE void cluster_sync() {
 }
 
 // Descriptor of a K-major operand under the 128-byte swizzle (PTX ISA 9.7.15.5.1.2.2): its address / 16 in bits 0-13,
-// stride between groups of eight rows / 16 in bits 32-45, swizzle mode in bits 62-63. Shared memory ends below 2^18,
-// so `start` needs no mask, save in a cluster, where a block's addresses hold its rank from bit 24 on.
+// where all of shared memory fits, stride between groups of eight rows / 16 in bits 32-45, swizzle mode in bits 62-63.
 FMHAGEN_DEVICE u64 descriptor_k_major(u32 start) { return u64(8 * ROW_BYTES >> 4 | 1u << 30) << 32 | start; }
 
 // The same of an MN-major operand: the distance between boxes of 64 columns / 16 is in bits 16-29.
@@ -99,18 +101,14 @@ template <u32 COUNT> FMHAGEN_DEVICE void copy(u32 (&to)[COUNT], const u32 (&from
 
 FMHAGEN_DEVICE void add_up(Rows& sum, const Rows& part) { sum[0] += part[0]; sum[1] += part[1]; }
 
-FMHAGEN_DEVICE void set_rows(Rows& to, const Rows& from) { to[0] = from[0]; to[1] = from[1]; }
-
-// Largest element of each row, over the four threads that share it.
-FMHAGEN_DEVICE void row_maximum(Rows& largest, const Scores& s) {
+// Largest element of each row, over the four threads that share it, in units of log2.
+FMHAGEN_DEVICE void row_maximum(Rows& largest, const Scores& s, f32 scale_log2) {
   FMHAGEN_UNROLL for (u32 i = 0; i < TILE_N / 2; i += 2) {
     const f32 pair = maximum(s[i], s[i + 1]);
     largest[i / 2 % 2] = i < 4 ? pair : maximum(largest[i / 2 % 2], pair);
   }
-  FMHAGEN_UNROLL for (u32 half = 0; half < 2; ++half) {
-    largest[half] = maximum(largest[half], shuffle_xor(largest[half], 1));
-    largest[half] = maximum(largest[half], shuffle_xor(largest[half], 2));
-  }
+  FMHAGEN_UNROLL for (f32& x : largest) { x = maximum(x, shuffle_xor(x, 1)); x = maximum(x, shuffle_xor(x, 2)); }
+  FMHAGEN_UNROLL for (f32& x : largest) { x *= scale_log2; }
 }
 
 // s = exp2(scale_log2 * s - reference), sum += this thread's part of the row sums.
@@ -123,12 +121,11 @@ FMHAGEN_DEVICE void softmax(Scores& s, const Rows& reference, Rows& sum, f32 sca
   }
 }
 
-// As `softmax`, where a row may have seen no key yet: its elements are -inf and its P is 0.
-// NOTE: -inf - (-inf) would be NaN.
+// As `softmax`, where a row may have seen no key yet: -inf - (-inf) would be NaN, and its P is 0.
 FMHAGEN_DEVICE void softmax_masked(Scores& s, const Rows& reference, Rows& sum, f32 scale_log2) {
-  const Rows guarded = {reference[0] == -infinity() ? 0.0f : reference[0],
-                        reference[1] == -infinity() ? 0.0f : reference[1]};
-  softmax(s, guarded, sum, scale_log2);
+  Rows finite;
+  FMHAGEN_UNROLL for (u32 i = 0; i < 2; ++i) { finite[i] = reference[i] == -infinity() ? 0.0f : reference[i]; }
+  softmax(s, finite, sum, scale_log2);
 }
 
 // As `softmax_masked`, where scores may be numbers that stand for -inf, such as -1e30: a row of such scores alone has
@@ -150,23 +147,23 @@ FMHAGEN_DEVICE bool outgrows_reference(const Scores& s, const Rows& reference, f
   return largest[0] * scale_log2 - reference[0] > growth_log2 || largest[1] * scale_log2 - reference[1] > growth_log2;
 }
 
-// (O, l) = alpha * (O, l), a factor a row.
-FMHAGEN_DEVICE void scale_rows(Output& o, Rows& sum, const Rows& alpha) {
-  FMHAGEN_UNROLL for (u32 half = 0; half < 2; ++half) { sum[half] *= alpha[half]; }
-  FMHAGEN_UNROLL for (u32 i = 0; i < HEAD_DIM_V / 2; ++i) { o[i] *= alpha[i / 2 % 2]; }
-}
-
-// Moves the reference up to the row maximum, and O and l with it.
-FMHAGEN_DEVICE void rescale(const Scores& s, Output& o, Rows& reference, Rows& sum, f32 scale_log2) {
-  Rows largest, alpha;
-  row_maximum(largest, s);
+// Moves the reference up to `least`, and O and l with it: (O, l) = alpha * (O, l), a factor a row.
+FMHAGEN_DEVICE void move_reference(const Rows& least, Rows& reference, Output& o, Rows& sum, Rows& alpha) {
   FMHAGEN_UNROLL for (u32 half = 0; half < 2; ++half) {
-    const f32 moved = maximum(largest[half] * scale_log2, reference[half]);
+    const f32 moved = maximum(least[half], reference[half]);
     // NOTE: a row that has seen no key has O = l = 0; -inf - (-inf) would be NaN.
     alpha[half] = moved == -infinity() ? 1.0f : exp2_approx(reference[half] - moved);
     reference[half] = moved;
   }
-  scale_rows(o, sum, alpha);
+  FMHAGEN_UNROLL for (u32 half = 0; half < 2; ++half) { sum[half] *= alpha[half]; }
+  FMHAGEN_UNROLL for (u32 i = 0; i < HEAD_DIM_V / 2; ++i) { o[i] *= alpha[i / 2 % 2]; }
+}
+
+// Moves the reference up to the row maximum.
+FMHAGEN_DEVICE void rescale(const Scores& s, Output& o, Rows& reference, Rows& sum, f32 scale_log2) {
+  Rows largest, alpha;
+  row_maximum(largest, s, scale_log2);
+  move_reference(largest, reference, o, sum, alpha);
 }
 
 // NOTE: the vote tells the compiler that the answer is uniform; without it, loop state is held in every thread's
@@ -189,26 +186,19 @@ FMHAGEN_DEVICE void pass_turn(u32 group) {
 // NOTE: a row without a finite reference sums to +inf, and so counts as overflow, as does a NaN.
 FMHAGEN_DEVICE bool overflows(const Rows& step_sum, f32 limit) { return !(step_sum[0] < limit && step_sum[1] < limit); }
 
-// Adds up l over the four threads that share a row.
+// Adds up over the four threads that share a row.
 FMHAGEN_DEVICE void reduce_sum(Rows& sum) {
-  FMHAGEN_UNROLL for (u32 half = 0; half < 2; ++half) {
-    sum[half] += shuffle_xor(sum[half], 1);
-    sum[half] += shuffle_xor(sum[half], 2);
-  }
+  FMHAGEN_UNROLL for (u32 i = 0; i < 2; ++i) { sum[i] += shuffle_xor(sum[i], 1); sum[i] += shuffle_xor(sum[i], 2); }
 }
 
 // P of this step grew too large but is finite: brings P, O and l down, and the reference up.
 FMHAGEN_DEVICE void shrink(Scores& s, Output& o, Rows& reference, Rows& sum, Rows& step_sum) {
-  Rows alpha, row_sum = {step_sum[0], step_sum[1]};
-  reduce_sum(row_sum);
-  FMHAGEN_UNROLL for (u32 half = 0; half < 2; ++half) {
-    // NOTE: alpha comes from the reference as rounded, so that older keys keep their weights exactly.
-    const f32 moved = reference[half] + maximum(log2_approx(row_sum[half]), 0.0f);
-    alpha[half] = exp2_approx(reference[half] - moved);
-    reference[half] = moved;
-    step_sum[half] *= alpha[half];
-  }
-  scale_rows(o, sum, alpha);
+  Rows alpha, moved = {step_sum[0], step_sum[1]};
+  reduce_sum(moved);
+  // NOTE: alpha comes from the reference as rounded, so that older keys keep their weights exactly.
+  FMHAGEN_UNROLL for (u32 i = 0; i < 2; ++i) { moved[i] = reference[i] + log2_approx(moved[i]); }
+  move_reference(moved, reference, o, sum, alpha);
+  FMHAGEN_UNROLL for (u32 i = 0; i < 2; ++i) { step_sum[i] *= alpha[i]; }
   FMHAGEN_UNROLL for (u32 i = 0; i < TILE_N / 2; ++i) { s[i] *= alpha[i / 2 % 2]; }
 }
 
