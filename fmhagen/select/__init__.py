@@ -8,6 +8,7 @@ from fmhagen.errors import UnsupportedSpecError
 from fmhagen.schedule import Copy, MainLoop, Schedule
 from fmhagen.schedules import Row, find_row, shipped_rows
 from fmhagen.select.choice import Choice, fits
+from fmhagen.select.rules.lengths import shares_keys, sharing
 from fmhagen.select.rules.rows import PREFILL_ROWS as PREFILL_ROWS
 from fmhagen.select.rules.rows import SHARED_ROWS, cuts, cutting, packing, packs, shared_rows
 from fmhagen.select.rules.split_kv import choose_split_kv
@@ -48,6 +49,8 @@ def choose(
         UnsupportedSpecError: the target does not support the spec.
     """
     by_rules = _choose_by_rules(spec, target, (query_hint, group_hint, heads_hint))
+    if by_rules.schedule.main_loop == MainLoop.WARP_SPECIALISED and shares_keys(spec, seqlen_hint):
+        by_rules = sharing(by_rules)
     table = shipped_rows() if rows is None else rows
     row = find_row(table, spec, target.name, seqlen_hint)
     if row is None or not fits(spec, row.schedule, target):
