@@ -33,6 +33,7 @@ from fmhagen.spec import AttentionSpec, DType
 from fmhagen.targets import find_target
 from fmhagen.tune import prebuild as prebuild_module
 from fmhagen.tune.candidates import (
+    Sizes,
     Space,
     candidates,
     drawn_order,
@@ -533,6 +534,38 @@ def test_the_command_over_a_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     sizes = {(w.batch, w.seqlen_k, w.heads, w.heads_kv, w.seqlen_q) for w in holder.workloads}
     assert sizes == {(64, 4096, 8, 1, 4), (4, 65536, 8, 1, 4)}
     assert CliRunner().invoke(app, [*arguments, "--seqlen", "0"]).exit_code == 2
+
+    holder.contests.clear()
+    many = ["tune", "--page-size", "16", "--causal", "--seconds", "2", "--first", "6"]
+    many += ["--seqlen-q", "64", "--batch", "1", "--seqlen", "8192"]
+    assert CliRunner().invoke(app, many).exit_code == 0
+    reference = holder.contests[0].entries[0].schedule
+    assert reference is not None
+    assert reference == choose(CACHE, SM90, rows=(), **FEW_TILES).schedule
+    assert reference.split_keys
+
+
+FEW_TILES = Sizes(query_hint=64, group_hint=4, heads_hint=32)
+
+
+def test_candidates_of_many_rows_over_a_cache() -> None:
+    rules = choose(CACHE, SM90, rows=(), **FEW_TILES).schedule
+    found = candidates(CACHE, SM90, hints=FEW_TILES)
+    first = tuple(s for s in weighed(CACHE, SM90, FEW_TILES) if s in found)
+    assert found[: len(first)] == first
+    assert first[0] == rules
+    drawn = found[len(first) :]
+    assert len(drawn) > 20
+    kinds = {(str(s.main_loop), s.pack_heads, s.split_keys) for s in drawn}
+    assert kinds == {("warp_specialised", True, True)}
+    for schedule in drawn[::40]:
+        assert lower(CACHE, schedule, SM90)
+    # A row of theirs is for calls of such sizes alone.
+    table = (row(drawn[0], causal=True, cache=True, page_size=16),)
+    assert choose(CACHE, SM90, rows=table, **FEW_TILES).row == table[0]
+    many_tiles = Sizes(**{**FEW_TILES, "heads_hint": 32 * 64})
+    assert choose(CACHE, SM90, rows=table, **many_tiles).row is None
+    assert choose(CACHE, SM90, rows=table).row is None
 
 
 def test_rescale_is_searched() -> None:

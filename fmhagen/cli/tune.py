@@ -11,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from fmhagen.bench.hints import hints_of
 from fmhagen.bench.selection import resized, words
 from fmhagen.bench.watch import judge
 from fmhagen.bench.workloads import DECODE_SHAPES, HIDDEN, TOKENS, Workload, cached, square
@@ -20,7 +21,7 @@ from fmhagen.cli.request import Request
 from fmhagen.committed.inventory import write_if_different
 from fmhagen.errors import InvalidSpecError
 from fmhagen.schedules import merged, read_rows, shipped_path, table_text
-from fmhagen.tune.candidates import FULL
+from fmhagen.tune.candidates import FULL, Sizes
 from fmhagen.tune.prebuild import default_jobs, prebuild
 from fmhagen.tune.records import Findings, Settings
 from fmhagen.tune.rows import findings_data, rows_of
@@ -99,6 +100,8 @@ def tune(
     for any length, and one for shorter sequences if that wins two percent there.
     Over a key/value cache (--kv-cache, --page-size) the workloads are one new query over caches of
     heads 32/8, from one sequence of 1024 keys to 256 of 2048, and rows are for such specs alone.
+    With --seqlen-q of many rows it is the loop for them that is searched, with heads that share
+    tiles and keys cut into parts where the rules say so of the largest workload.
 
     \b
     Examples:
@@ -108,6 +111,7 @@ def tune(
       fmhagen tune --head-dim 128 --heads 32 --heads-kv 8 --batch 2 --seqlen 8192
       fmhagen tune --page-size 16 --causal --seconds 300 --write-table
       fmhagen tune --page-size 16 --kv-dtype e4m3 --heads 8 --heads-kv 1 --seqlen 8192,131072
+      fmhagen tune --page-size 16 --causal --seqlen-q 64 --batch 1 --seqlen 8192,32768
     """
     if seconds <= 0:
         raise InvalidSpecError("seconds", seconds, "must be above 0")
@@ -145,6 +149,7 @@ def tune(
             device=device,
             store=store,
             settings=settings,
+            hints=_hints(workloads),
             tell=tell,
         ).run()
     data = findings_data(workloads, findings)
@@ -199,6 +204,18 @@ def _cache_workloads(
         shapes = tuple((max(1, every // length), length) for length in lengths)
     made = cached(request.spec, shapes, seqlen_q)
     return resized(made, batch, heads, heads_kv, 0)
+
+
+def _hints(workloads: tuple[Workload, ...]) -> Sizes:
+    """Return what the rules are told: over a cache the query rows, and the most heads of a call."""
+    if not workloads[0].spec.kv_cache:
+        return Sizes()
+    found = hints_of(max(workloads, key=lambda workload: workload.batch * workload.heads))
+    return Sizes(
+        query_hint=found["query_hint"],
+        group_hint=found["group_hint"],
+        heads_hint=found["heads_hint"],
+    )
 
 
 def _lengths(seqlen: str) -> tuple[int, ...]:

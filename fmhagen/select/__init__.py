@@ -55,8 +55,8 @@ def choose(
     row = find_row(table, spec, target.name, seqlen_hint)
     if row is None or not fits(spec, row.schedule, target):
         return by_rules
-    if spec.kv_cache and row.schedule.main_loop != by_rules.schedule.main_loop:
-        # A row was measured with few query rows, or with many.
+    if spec.kv_cache and _kind(row.schedule) != _kind(by_rules.schedule):
+        # A row was measured with few query rows, or with many, or so many that keys were not cut.
         return by_rules
     if row.schedule == by_rules.schedule:
         return Choice(
@@ -72,6 +72,11 @@ def choose(
         rejected=tuple((other, why) for other, why in others if other != row.schedule),
         row=row,
     )
+
+
+def _kind(schedule: Schedule) -> tuple[MainLoop, bool, bool]:
+    """Return what the sizes of a call over a cache decide of its schedule."""
+    return schedule.main_loop, schedule.pack_heads, schedule.split_keys
 
 
 def _choose_by_rules(

@@ -7,7 +7,7 @@ import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 from fmhagen.bench.variants import single_changes
 from fmhagen.errors import ScheduleError
@@ -24,6 +24,17 @@ REGISTER_STEP = 8  # registers are dealt in eights
 LEAST_REGISTERS = 24  # for a producer
 TILE_STEP = 16  # key columns: the depth of a matrix instruction
 CACHE_ROWS = 16  # query rows of a tile over a cache
+
+
+class Sizes(TypedDict, total=False):
+    """Sizes of a call over a cache that the rules are told; see `select.choose`."""
+
+    query_hint: int
+    group_hint: int
+    heads_hint: int
+
+
+UNKNOWN = Sizes()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,23 +98,37 @@ def register_split(
 
 
 def candidates(
-    spec: AttentionSpec, target: Target, space: Space | None = None
+    spec: AttentionSpec,
+    target: Target,
+    space: Space | None = None,
+    hints: Sizes = UNKNOWN,
 ) -> tuple[Schedule, ...]:
     """Return the schedules to weigh: the default, the alternatives of `choose`, then the space.
 
-    Each is one that the lowering takes; none stands twice.
+    Each is one that the lowering takes; none stands twice. Whether heads share tiles and whether
+    keys are cut into parts is what the rules say: both follow from the sizes of a call.
+
+    Args:
+        spec: what to compute.
+        target: the chip.
+        space: what to draw from.
+        hints: the sizes that `choose` is told.
 
     Raises:
         UnsupportedSpecError: the target does not support the spec.
     """
     drawn: Iterator[Schedule] = iter(())
-    if choose(spec, target, rows=()).schedule.main_loop == MainLoop.SPLIT_KV:
+    rules = choose(spec, target, rows=(), **hints).schedule
+    if rules.main_loop == MainLoop.SPLIT_KV:
         drawn = _split_kv(space or Space())
     elif MainLoop.WARP_SPECIALISED in target.main_loops:
-        drawn = _warp_specialised(space or Space(), target)
+        drawn = (
+            dataclasses.replace(schedule, pack_heads=rules.pack_heads, split_keys=rules.split_keys)
+            for schedule in _warp_specialised(space or Space(), target)
+        )
     elif MainLoop.WAVE_PIPELINED in target.main_loops:
         drawn = _waves()
-    found = dict.fromkeys(itertools.chain(weighed(spec, target), drawn))
+    found = dict.fromkeys(itertools.chain(weighed(spec, target, hints), drawn))
     return tuple(schedule for schedule in found if is_taken(spec, schedule, target))
 
 
@@ -153,10 +178,10 @@ def _waves() -> Iterator[Schedule]:
         )
 
 
-def weighed(spec: AttentionSpec, target: Target) -> tuple[Schedule, ...]:
-    """Return what `choose` gives and what it says that it weighed."""
-    choice = choose(spec, target)
-    rules = choose(spec, target, rows=())
+def weighed(spec: AttentionSpec, target: Target, hints: Sizes = UNKNOWN) -> tuple[Schedule, ...]:
+    """Return what `choose` gives and what it says that it weighed; see `candidates`."""
+    choice = choose(spec, target, **hints)
+    rules = choose(spec, target, rows=(), **hints)
     others = (*choice.rejected, *rules.rejected)
     return tuple(
         dict.fromkeys((choice.schedule, rules.schedule, *(schedule for schedule, _ in others)))

@@ -13,7 +13,7 @@ from fmhagen.schedule import Schedule
 from fmhagen.select import choose
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
-from fmhagen.tune.candidates import candidates, drawn_order, neighbours, weighed
+from fmhagen.tune.candidates import UNKNOWN, Sizes, candidates, drawn_order, neighbours, weighed
 from fmhagen.tune.prebuild import Built
 from fmhagen.tune.records import Findings, Rung, Score, Settings
 from fmhagen.tune.store import Measured, Store
@@ -47,10 +47,16 @@ class Search:
         device: str,
         store: Store,
         settings: Settings,
+        hints: Sizes = UNKNOWN,
         tell: Callable[[str], None] = lambda text: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Start nothing yet; `build` compiles candidates and `tell` hears what goes on."""
+        """Start nothing yet.
+
+        `build` compiles candidates, `tell` hears what goes on, and `hints` are the sizes that the
+        rules are told: they say which main loop is searched.
+        """
+        self._hints = hints
         self._spec, self._workloads, self._target = spec, tuple(workloads), target
         self._holder, self._build, self._device = holder, build, device
         self._store, self._settings, self._tell, self._clock = store, settings, tell, clock
@@ -67,7 +73,7 @@ class Search:
         """
         started = self._clock()
         self._end = started + SEARCH_SHARE * self._settings.seconds
-        rules = choose(self._spec, self._target, rows=()).schedule
+        rules = choose(self._spec, self._target, rows=(), **self._hints).schedule
         self._reference = self._compile((rules,), whole=True)[0]
         for workload in self._workloads:
             self._known(self._reference, workload, self._settings.rungs[0])
@@ -89,8 +95,9 @@ class Search:
         return self._findings(self._clock() - started, is_exhausted=bool(generation))
 
     def _drawn(self) -> tuple[Schedule, ...]:
-        everything = candidates(self._spec, self._target, self._settings.space)
-        first = len([s for s in weighed(self._spec, self._target) if s in everything])
+        hints = self._hints
+        everything = candidates(self._spec, self._target, self._settings.space, hints)
+        first = len([s for s in weighed(self._spec, self._target, hints) if s in everything])
         return self._allowed(drawn_order(everything, first=first, seed=self._settings.seed))
 
     def _allowed(self, schedules: Iterable[Schedule]) -> tuple[Schedule, ...]:
