@@ -40,6 +40,19 @@ PROBLEMS = {
         rows=330,
         keys=330,
     ),
+    "labels": Problem(
+        name="labels",
+        spec=AttentionSpec(head_dim=64, mask_mod="q_idx // 3 % 5 == kv_idx // 7 % 5"),
+        heads=1,
+        rows=140,
+        keys=200,
+    ),
+    "posted": Problem(
+        name="posted",
+        spec=AttentionSpec(head_dim=128, causal=True, window_left=100),
+        rows=420,
+        keys=420,
+    ),
     "score": Problem(
         name="score", spec=AttentionSpec(head_dim=64, causal=True, alibi=True), magnitude=60.0
     ),
@@ -107,6 +120,30 @@ FAULTS = (
         "keys_of_the_first_band_forgotten",
         "|= bits_between(place.seqlen_k, n_thread, first_key_1",
         "= bits_between(place.seqlen_k, n_thread, first_key_1",
+    ),
+    wrong("labels", "keys_8_apart_not_packed", "pairs >> 6", "pairs >> 4"),
+    wrong("labels", "rows_take_the_keys_of_others", "is_own ? bits : own.rows[i]", "bits"),
+    wrong("labels", "half_of_the_rows_not_asked", "(left[0] | left[1]) != 0", "left[0] != 0"),
+    PlantedIn(
+        problem="posted",
+        fault=Fault(
+            name="posted_over_what_is_still_read",
+            edits=swap("constexpr u32 POSTS = 4,", "constexpr u32 POSTS = 2,"),
+            kinds=(*UNORDERED, "deadlock"),
+            words=("SMEM_POSTED", "T_FULL"),
+        ),
+    ),
+    PlantedIn(
+        problem="posted",
+        fault=Fault(
+            name="the_end_is_not_posted", edits=drop("post_end(smem, tiles)"), kinds=("deadlock",)
+        ),
+    ),
+    wrong(
+        "posted",
+        "the_band_of_another_tile",
+        "put_word(at, u32(band.full_begin));",
+        "put_word(at, 0);",
     ),
     wrong("score", "scale_left_out", "params.scale * LOG2E *", "LOG2E *"),
     wrong(

@@ -115,7 +115,7 @@ def _available(plan: Plan) -> tuple[Definition, ...]:
     reads_cache = reads_cache or plan.schedule.split_keys
     parts = (
         "",
-        *(("_cache",) if reads_cache or has_order or plan.labels else ()),
+        *(("_cache",) if reads_cache or has_order or plan.labels or plan.posts_tiles else ()),
         *(("_map",) if plan.language.mapped else ()),
     )
 

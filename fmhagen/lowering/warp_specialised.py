@@ -21,18 +21,23 @@ from fmhagen.lowering.warp_specialised_checks import (
     check_store,
 )
 from fmhagen.lowering.warp_specialised_maps import BOX_COLUMNS, SWIZZLE_BYTES, tensor_maps
-from fmhagen.lowering.warp_specialised_masks import is_wide, keys_at_once
+from fmhagen.lowering.warp_specialised_masks import keys_at_once
 from fmhagen.lowering.warp_specialised_order import (
     add_tile_order,
     sorts_tiles,
     tile_order_constants,
 )
 from fmhagen.lowering.warp_specialised_params import param_fields
+from fmhagen.lowering.warp_specialised_posts import (
+    add_posts,
+    finds_tiles_for_all,
+    has_room_for_bands,
+    post_constants,
+)
 from fmhagen.lowering.warp_specialised_scores import cap_constants, score_unit
 from fmhagen.lowering.warp_specialised_shared import (
     BARRIER_BYTES,
     GROUP_WARPS,
-    add_labels,
     boxes_of,
     shared_map,
 )
@@ -98,8 +103,11 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         raise ScheduleError("cluster", schedule.cluster, limit, "use cluster=1")
     check_store(spec, schedule)
     labels = language.labels is not None and not spec.kv_cache
-    if labels:
-        shared, shared_bytes = add_labels(schedule, shared, shared_bytes, target)
+    posts_tiles = finds_tiles_for_all(spec, schedule, language)
+    keeps_band = posts_tiles and has_room_for_bands(spec, schedule, language)
+    if posts_tiles:
+        kept = language.bands if keeps_band else ()
+        shared, shared_bytes = add_posts(spec, schedule, language, len(kept), shared, shared_bytes)
     sorted_tiles = not ordered and sorts_tiles(spec, schedule, language, shared_bytes, target)
     if ordered:
         shared, shared_bytes = add_order(shared, shared_bytes, target)
@@ -107,7 +115,6 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         shared, shared_bytes = add_tile_order(shared, shared_bytes, target)
     small = small_cache_of(spec)
     factor, text = score_unit(language, small)
-    looks_ahead = _looks_ahead(spec, schedule, language)
     element = {"bf16": "bf16", "fp16": "f16"}[spec.dtype]
     params, params_bytes = pack_params(
         param_fields(spec, schedule, language, offset_mask=offset_mask)
@@ -156,8 +163,8 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         reads_mask=language.rest_key is not None and not labels,
         labels=labels,
         keys_at_once=0 if labels else keys_at_once(spec, language),
-        keeps_band=looks_ahead and not language.mapped and len(language.bands) == 1,
-        looks_ahead=looks_ahead,
+        keeps_band=keeps_band,
+        posts_tiles=posts_tiles,
         row_bits="u32" if schedule.tile_n <= 128 else "u64",
         has_place=has_place,
         varlen=spec.varlen,
@@ -187,13 +194,6 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         map_rows=schedule.tile_m if language.mapped else 0,
         map_keys=schedule.tile_n if language.mapped else 0,
     )
-
-
-def _looks_ahead(spec: AttentionSpec, schedule: Schedule, language: Language) -> bool:
-    """Return whether tiles are found early: where it takes long, and registers allow it."""
-    wide = is_wide(spec) and schedule.consumers == 2
-    runs = not language.right_only and not spec.kv_cache
-    return runs and schedule.overlap_tiles and wide and language.score is None
 
 
 def _traits(spec: AttentionSpec, schedule: Schedule) -> tuple[str, ...]:
@@ -276,6 +276,7 @@ def _constants(
             else ()
         ),
         *(cache_constants(spec, schedule, language) if spec.kv_cache else ()),
+        *post_constants(shared, schedule.q_stages),
         *(tile_order_constants(shared) if any(r.name == "SMEM_TURNS" for r in shared) else ()),
         *(cap_constants(language.cap) if language.cap is not None else ()),
         *((LOG2E,) if spec.sink or language.score is not None else ()),

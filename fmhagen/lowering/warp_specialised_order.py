@@ -10,6 +10,7 @@ from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 
 NUMBER_BYTES = 4
+PAIR_BYTES = 8  # numbers are read two at a time
 MOST_PLACES = 2048  # of the order, as 11 bits of a number hold; 8 KiB of shared memory
 LEAST_PLACES = 64
 MOST_BLOCKS = 256  # a thread of the block follows each
@@ -45,6 +46,7 @@ def add_tile_order(
 ) -> tuple[tuple[SharedRegion, ...], int]:
     """Append the order of the tiles to a shared-memory map: as many places as there is room."""
     places = MOST_PLACES
+    used_bytes = -(-used_bytes // PAIR_BYTES) * PAIR_BYTES
     while used_bytes + _bytes_of(places) > target.shared_memory_per_block_bytes:
         places //= 2
     rows = (

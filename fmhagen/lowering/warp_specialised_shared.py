@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from fmhagen.errors import ScheduleError
 from fmhagen.lowering.warp_specialised_cache import COPY_WARPS, V_LANDED
 from fmhagen.lowering.warp_specialised_maps import BOX_COLUMNS, SWIZZLE_BYTES
 from fmhagen.plan.attention import SharedRegion
 from fmhagen.schedule import Copy, Schedule, Store
 from fmhagen.spec import AttentionSpec, CacheScale
-from fmhagen.targets import Target
 
 GROUP_WARPS = 4
 SWIZZLE_ATOM_BYTES = 1024  # eight rows: the swizzle repeats, so tiles are aligned to it
 BARRIER_BYTES = 8
-WARP_LANES = 32
-WORD_BYTES, WORD_PAIR_BYTES = 4, 8
+WORD_BYTES = 4
 
 
 def shared_map(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[SharedRegion, ...], int]:
@@ -71,34 +68,6 @@ def _small_rows(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[str, int
         return copied
     comment = f"factors of the keys of a tile [{schedule.stages}]"
     return (*copied, ("SMEM_FACTORS", schedule.stages * keys * WORD_BYTES, comment))
-
-
-def add_labels(
-    schedule: Schedule, regions: tuple[SharedRegion, ...], used_bytes: int, target: Target
-) -> tuple[tuple[SharedRegion, ...], int]:
-    """Append what each consumer warp keeps of the keys of a tile, a word a key.
-
-    Raises:
-        ScheduleError: there is no room for it.
-    """
-    warps = schedule.consumers * GROUP_WARPS
-    size = warps * -(-schedule.tile_n // WARP_LANES) * WARP_LANES * WORD_BYTES
-    used_bytes = -(-used_bytes // WORD_PAIR_BYTES) * WORD_PAIR_BYTES
-    if used_bytes + size > target.shared_memory_per_block_bytes:
-        limit = (
-            f"leaves no room for what a mask reads of keys, {size} bytes beside {used_bytes} of"
-            f" {target.shared_memory_per_block_bytes}"
-        )
-        raise ScheduleError(
-            "tile_n", schedule.tile_n, limit, "use a smaller tile_n or fewer stages"
-        )
-    region = SharedRegion(
-        name="SMEM_LABELS",
-        offset_bytes=used_bytes,
-        size_bytes=size,
-        comment=f"what stands for the keys of a tile [{warps}]",
-    )
-    return (*regions, region), used_bytes + size
 
 
 def boxes_of(depth: int) -> int:

@@ -84,10 +84,9 @@ class Plan:
         offset_mask: the mask is causal alone, of sequences of one length.
         reads_mask: partly visible tiles ask the rest of the mask about keys; else bands say all.
         labels: that rest asks whether a number of the row is equal to one of the key.
-        keys_at_once: keys that a mask is asked about at once, as few of its operations fall on
-            a key; else 0.
-        keeps_band: the key tiles of the one band are kept for a tile of work, not found run by run.
-        looks_ahead: a tile of work is found while the one before it begins.
+        keys_at_once: keys that a mask is asked about at once, if few operations are on a key; or 0.
+        keeps_band: the key tiles of the bands are kept for a tile of work, not found run by run.
+        posts_tiles: the thread that loads Q finds tiles for the consumers, and posts them.
         row_bits: unsigned type with a bit for each of a thread's keys of one row and tile.
         has_place: a tile of work holds its place, see `fmhagen.plan.language`.
         pairs: of packed sequences: a tile from the end is dealt with one from the beginning.
@@ -150,7 +149,7 @@ class Plan:
     labels: bool = False
     keys_at_once: int = 0
     keeps_band: bool = False
-    looks_ahead: bool = False
+    posts_tiles: bool = False
     row_bits: str = "u32"
     has_place: bool = False
     pairs: bool = False

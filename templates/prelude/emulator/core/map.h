@@ -15,3 +15,4 @@ FMHAGEN_MODEL void store_global_u8(u8* address, u32 value) {
 }
 
 static inline u32 highest_bit(u32 word) { return 31 - static_cast<u32>(__builtin_clz(word)); }
+static inline u32 count_bits(u32 word) { return static_cast<u32>(__builtin_popcount(word)); }

@@ -1,0 +1,72 @@
+"""Posts: one thread finds tiles of work for all warps of a block, and says so in shared memory."""
+
+from __future__ import annotations
+
+from fmhagen.lowering.warp_specialised_masks import is_wide
+from fmhagen.lowering.warp_specialised_shared import BARRIER_BYTES, WORD_BYTES
+from fmhagen.plan.attention import Constant, SharedRegion
+from fmhagen.plan.language import Language
+from fmhagen.schedule import Schedule
+from fmhagen.spec import AttentionSpec
+
+POSTS_OF_Q = 2  # for each Q tile: the thread that loads V may be a tile behind
+KEPT_BANDS = 2  # more would take too many registers
+TILE_WORDS = 6  # of a post: the tile's first row, b, h, and a run of key tiles
+SEQUENCE_WORDS, MAP_WORDS, BAND_WORDS = 4, 3, 4  # more: of each band that is kept
+
+
+def finds_tiles_for_all(spec: AttentionSpec, schedule: Schedule, language: Language) -> bool:
+    """Return whether one thread finds tiles for all: where it takes long to find one."""
+    takes_long = spec.varlen or not language.right_only
+    return takes_long and not spec.kv_cache and schedule.overlap_tiles and schedule.q_stages > 1
+
+
+def has_room_for_bands(spec: AttentionSpec, schedule: Schedule, language: Language) -> bool:
+    """Return whether consumers have the registers to keep bands for all runs of a tile."""
+    has_room = is_wide(spec) and schedule.consumers == 2 and language.score is None
+    has_bands = not language.right_only and not language.mapped
+    return has_room and has_bands and len(language.bands) <= KEPT_BANDS
+
+
+def add_posts(
+    spec: AttentionSpec,
+    schedule: Schedule,
+    language: Language,
+    kept_bands: int,
+    regions: tuple[SharedRegion, ...],
+    used_bytes: int,
+) -> tuple[tuple[SharedRegion, ...], int]:
+    """Append the posts to a shared-memory map that takes `used_bytes`."""
+    words = TILE_WORDS + BAND_WORDS * kept_bands
+    words += SEQUENCE_WORDS * spec.varlen + MAP_WORDS * language.mapped
+    posts = POSTS_OF_Q * schedule.q_stages
+    rows = (
+        ("T_FULL", BARRIER_BYTES, "a tile is posted (1)"),
+        ("SMEM_POSTED", words * WORD_BYTES, f"tiles, their first key tiles [{posts}]"),
+    )
+    added = []
+    for name, size, comment in rows:
+        added.append(
+            SharedRegion(
+                name=name, offset_bytes=used_bytes, size_bytes=size * posts, comment=comment
+            )
+        )
+        used_bytes += size * posts
+    return (*regions, *added), used_bytes
+
+
+def post_constants(regions: tuple[SharedRegion, ...], q_stages: int) -> tuple[Constant, ...]:
+    """Return the constants of posts, if there are any."""
+    size = next((r.size_bytes for r in regions if r.name == "SMEM_POSTED"), 0)
+    if not size:
+        return ()
+    posts = POSTS_OF_Q * q_stages
+    rows = (
+        ("POSTS", posts, "tiles of work that are posted", False),
+        ("POSTED_BYTES", size // posts, "a post", True),
+        ("NO_TILE", 2**32 - 1, "a post that says that none follows", True),
+    )
+    return tuple(
+        Constant(ctype="u32", name=name, value=value, comment=comment, joins=joins)
+        for name, value, comment, joins in rows
+    )
