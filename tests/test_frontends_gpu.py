@@ -7,16 +7,17 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
-from fmhagen import attention, masks, merge_states
+from fmhagen import attention, compile_kernel, masks, merge_states
 from fmhagen.api import reference
 from fmhagen.errors import FmhagenError, TensorError
 from fmhagen.frontends import flash, flex, kvcache, sdpa
 from fmhagen.oracle.comparison import compare, tolerance_of
 from fmhagen.runtime.devices import gpu_backend
 from fmhagen.runtime.tensors import Memory
-from fmhagen.spec import AttentionSpec
+from fmhagen.spec import AttentionSpec, CacheScale, DType
 
 
 def missing() -> str | None:
@@ -258,6 +259,78 @@ def test_a_captured_prefill_reads_the_cache_of_the_replay(page_size: int, is_pac
         read = {"cache_seqlens": lengths, "block_table": table}
         packing = {"cu_seqlens_q": offsets} if is_packed else {}
         assert_right(spec, o, lse, q, k, v, **read, **packing)
+
+
+@pytest.mark.parametrize(
+    ("kv_dtype", "kv_scale", "page_size", "depth"),
+    [
+        ("float8_e4m3fn", "head", 16, 128),
+        ("float8_e4m3fn", "token", 1, 128),
+        ("float8_e5m2", "none", None, 96),
+        ("int8", "token", None, 64),
+        ("int8", "head", 48, 256),
+        ("float8_e4m3fn", "token", 64, 256),
+    ],
+)
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_a_prefill_widens_caches_of_8_bits(
+    kv_dtype: str, kv_scale: str, page_size: int | None, depth: int, is_packed: bool
+) -> None:
+    """Beside the same call over the cache in 32 bits, in float64; unused slots are NaN."""
+    import torch
+
+    counts, rows = (0, 1, 333, 768), (3, 200, 5, 131) if is_packed else (70,) * 4
+    page = page_size or 768
+    width = 768 // page
+    spec = AttentionSpec(
+        causal=True,
+        head_dim=depth,
+        kv_cache=True,
+        page_size=page_size,
+        varlen=is_packed,
+        kv_dtype=DType(kv_dtype.removeprefix("float8_").removesuffix("fn")),
+        kv_scale=CacheScale(kv_scale),
+    )
+    is_int8 = kv_dtype == "int8"
+    number = getattr(torch, kv_dtype)
+    q = normal(sum(rows), 6, depth, seed=1) * (0.02 if is_int8 else 1)
+    k, v = (normal(4 * width, page, 2, depth, seed=s).float() for s in (2, 3))
+    k, v = (((x * 40).clamp(-127, 127) if is_int8 else x).to(number) for x in (k, v))
+    order = torch.randperm(4 * width) if page_size else torch.arange(4)
+    table = order.to(torch.int32).view(4, width).cuda()
+    belongs = torch.zeros(4 * width, page, dtype=torch.bool)
+    for b, count in enumerate(counts):
+        for i in range(-(-count // page)):
+            belongs[table[b, i].item(), : count - i * page] = True
+    if not is_int8:
+        for cache in (k, v):
+            cache.view(torch.uint8).masked_fill_(~belongs.cuda()[..., None, None], 0x7F)
+    generator = torch.Generator("cuda").manual_seed(4)
+    shape = {"head": (4, 2), "token": k.shape[:3], "none": ()}[kv_scale]
+    factors: dict[str, Any] = {}
+    for name in ("k_scale", "v_scale") if kv_scale != "none" else ():
+        factor = torch.rand(shape, generator=generator, device="cuda") + 0.01
+        if kv_scale == "token":
+            factor = factor.masked_fill(~belongs.cuda()[..., None], float("nan"))
+        factors[name] = factor
+    lengths = torch.tensor(counts, dtype=torch.int32, device="cuda")
+    call: dict[str, Any] = {"cache_seqlens": lengths, **factors}
+    call |= {"block_table": table} if page_size else {}
+    if is_packed:
+        call["cu_seqlens_q"] = ends(*rows)
+    else:
+        q = q.view(4, rows[0], 6, depth)
+    kernel = compile_kernel(spec, device="cuda", query_hint=200, group_hint=3)
+    assert kernel.plan.split is None
+    o, lse = kernel(q, k, v, return_lse=True, **call)
+    host = {name: item.cpu().numpy() for name, item in call.items()}
+    wide = [x.cpu().float().numpy() for x in (q, k, v)]
+    expected, expected_lse = reference(spec, *wide, **host)
+    size = float(v.float().nan_to_num(0, 0, 0).abs().max())
+    assert abs(o.double().cpu().numpy() - expected).max() < 2**-7 * size
+    found, is_seen = lse.double().cpu().numpy(), np.isfinite(expected_lse)
+    assert np.array_equal(np.isfinite(found), is_seen)
+    assert abs(found[is_seen] - expected_lse[is_seen]).max() < 1e-4
 
 
 def test_front_ends_beside_pytorch() -> None:
