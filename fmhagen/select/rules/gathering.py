@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 
+from fmhagen.expr.bands import bounds_of
+from fmhagen.formula import mask_of, score_of
 from fmhagen.schedule import Copy, Schedule
 from fmhagen.select.choice import Choice
-from fmhagen.spec import AttentionSpec
+from fmhagen.spec import AttentionSpec, CacheScale
 
 GATHER_ROWS = 16  # of a page's pieces, below which lanes copy
 
@@ -27,22 +29,42 @@ def widens(spec: AttentionSpec) -> bool:
     return spec.kv_dtype is not None
 
 
-def widening(choice: Choice) -> Choice:
+def widening(choice: Choice, spec: AttentionSpec) -> Choice:
     """Return a choice whose lanes copy and widen K and V.
 
     A tile of K and V of 8 bits lies in shared memory beside those that are widened.
     """
+    wide_copies = max(spec.d, spec.dv) <= 192 or _has_factors(spec)
+    registers = _WIDENING_REGISTERS if wide_copies else _REGISTERS
     why = "lanes widen K and V of 8 bits on their way into the tiles of the matrix instructions"
     return dataclasses.replace(
         choice,
-        schedule=_by_lanes(choice.schedule, _WIDENING_REGISTERS),
+        schedule=_by_lanes(choice.schedule, registers),
         reasons=(*choice.reasons, why, _SPARED),
         rejected=tuple(
-            (_by_lanes(other, _WIDENING_REGISTERS), why)
+            (_by_lanes(other, registers), why)
             for other, why in choice.rejected
             if other.consumers == 2
         ),
     )
+
+
+def _has_factors(spec: AttentionSpec) -> bool:
+    return spec.kv_scale == CacheScale.TOKEN
+
+
+def less_keys_of_small(spec: AttentionSpec) -> int:
+    """Return how many keys narrower a step of deep heads is than over a cache of 16 bits.
+
+    A tile of 8 bits lies in shared memory beside those that are widened, and factors of keys, or
+    what a row sees under a score function, take registers of the warps that compute.
+    """
+    score = score_of(spec)
+    if max(spec.d, spec.dv) > 192:
+        both_sides = not bounds_of(mask_of(spec)).right_only
+        return 32 if _has_factors(spec) else 16 if both_sides and score is not None else 0
+    by_place = score is not None and score.reads("q_idx", "kv_idx")
+    return 32 if spec.dv <= 128 or (_has_factors(spec) and by_place) else 16
 
 
 def gathering(choice: Choice, page_size: int) -> Choice:

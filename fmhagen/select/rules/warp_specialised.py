@@ -9,10 +9,16 @@ from fmhagen.expr.finite import may_hide
 from fmhagen.formula import score_of
 from fmhagen.schedule import MainLoop, Rescale, Schedule, Store
 from fmhagen.select.choice import Choice
-from fmhagen.select.rules.gathering import gathering, gathers, widening, widens
+from fmhagen.select.rules.gathering import (
+    gathering,
+    gathers,
+    less_keys_of_small,
+    widening,
+    widens,
+)
 from fmhagen.select.rules.narrowing import less_keys, narrowed
 from fmhagen.select.rules.work import has_short_tiles, is_ordered, is_triangular, may_cluster
-from fmhagen.spec import AttentionSpec, CacheScale
+from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 
 
@@ -36,7 +42,7 @@ def choose_warp_specialised(spec: AttentionSpec, target: Target) -> Choice:
     less = less_keys(spec, depth)
     choice = narrowed(choice, less) if less else choice
     if widens(spec):
-        return widening(choice)
+        return widening(choice, spec)
     return gathering(choice, spec.page_size) if gathers(spec) and spec.page_size else choice
 
 
@@ -230,9 +236,7 @@ def _choose_square(spec: AttentionSpec) -> Choice:
 def _choose_deep(spec: AttentionSpec) -> Choice:
     """Depths above 128, where shared memory holds one Q buffer."""
     tile_n = 64 if max(spec.d, spec.dv) > 192 else 128 if spec.dv <= 128 else 96
-    if widens(spec):  # a tile of 8 bits lies beside, and factors of keys take registers
-        by_token = spec.d > 192 and spec.kv_scale == CacheScale.TOKEN
-        tile_n -= 32 if spec.dv <= 128 or by_token else 16
+    tile_n -= less_keys_of_small(spec) if widens(spec) else 0
     skip = is_triangular(spec) and tile_n < 128
     growth, overflow, cluster = (
         _warp_specialised(
