@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cache_cases import Cache, cache_type, call_kernel, make_cache
+from cache_cases import Cache, assert_right, cache_type, call_kernel, make_cache
 from emulated import with_text
 from faults import Edit
 from test_cache_small import scales_of
@@ -24,9 +24,11 @@ from test_prefill_kernels import (
 )
 from test_prefill_parts import run as run_parts
 
+from fmhagen import compile_kernel
 from fmhagen.compile import compile_source
 from fmhagen.emission import emit_source
 from fmhagen.lowering import lower
+from fmhagen.runtime.emulator_backend import EmulatorOptions
 from fmhagen.select import default_schedule
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import SM90
@@ -145,6 +147,29 @@ def test_wide_heads(kv_dtype: str, changes: dict[str, Any]) -> None:
     if spec.alibi:
         scales["alibi_slopes"] = np.array((0.25, 0.5, 0.01, 1.0), np.float32)
     run(spec, cache, roundings=roundings(spec), **scales)
+
+
+@pytest.mark.parametrize(
+    ("kv_dtype", "changes"),
+    [
+        ("e4m3", {"kv_scale": "token", "page_size": 1}),
+        ("int8", {"kv_scale": "head", "page_size": 3, "batch_invariant": True}),
+        ("e5m2", {"kv_scale": "token", "soft_cap": 3.0, "window_left": 90}),
+    ],
+)
+def test_few_rows_of_deep_heads(kv_dtype: str, changes: dict[str, Any]) -> None:
+    """O of 256 columns leaves a warp of 16 rows no registers to widen beside it: see `select`."""
+    spec = spec_of(kv_dtype, head_dim=256, **changes)
+    cache, scales = drawn(
+        spec, "sm90", lengths=(0, 400, 70), seqlen_q=3, heads=4, heads_kv=2, room=40
+    )
+    call = compile_kernel(spec, device="emulator", emulator=EmulatorOptions(compute_units=3))
+    plan = call.plan
+    assert plan.split is None
+    assert plan.schedule.pack_heads
+    assert plan.schedule.split_keys != spec.batch_invariant
+    o, lse = call_kernel(call, cache, **scales)
+    assert_right(spec, cache, o, lse, roundings=roundings(spec), **scales)
 
 
 @pytest.mark.parametrize("kv_scale", ["head", "token"])

@@ -35,6 +35,7 @@ from fmhagen.spec import AttentionSpec, CacheScale, DType
 from fmhagen.targets import Target
 
 ELEMENTS = {DType.BF16: "bf16", DType.FP16: "f16"}
+ROOMY_DEPTH = 128  # of heads up to which lanes have registers for many copies at once
 SPARE_REGISTERS = 64  # addresses, row statistics, loop state and operands of a thread
 
 
@@ -140,6 +141,7 @@ def split_of(
         combine_shared_bytes=COMBINE_WARPS * (combine_values(spec, lanes) * lanes * 4 + 16),
         is_paged=spec.page_size is not None,
         uses_bulk_copies=schedule.copy == Copy.BULK,
+        copies_in_turn=spec.kv_dtype is not None and max(spec.d, spec.dv) > ROOMY_DEPTH,
         uses_registers=schedule.copy == Copy.DIRECT,
         lanes=lanes,
         step_keys=schedule.consumers * schedule.tile_n,

@@ -35,8 +35,7 @@ class Plan:
     Attributes:
         spec, schedule, target: what it was lowered from.
         symbol: `extern "C"` name; encodes the structural choices, dims last.
-        filename: base name of the emitted file.
-        threads: threads of one block.
+        filename, threads: base name of the emitted file; threads of one block.
         constants: the numbers, in printing order.
         params, params_bytes: fields of the packed parameter block, in order; its size.
         tensor_maps: how the tensor maps in it are encoded.

@@ -30,6 +30,7 @@ class SplitPlan:
         combine_shared_bytes: shared memory of one of its blocks.
         is_paged: K and V lie in pages that a block table names.
         uses_bulk_copies: K and V are copied by the copy engine, else by the lanes.
+        copies_in_turn: lanes find the rows of a few copies at once, as registers are short.
         uses_registers: K and V are loaded straight into registers.
         lanes: threads of a warp or wave.
         step_keys: keys of one step of a block; sequences are cut at multiples of it.
@@ -60,6 +61,7 @@ class SplitPlan:
     combine_shared_bytes: int
     is_paged: bool
     uses_bulk_copies: bool
+    copies_in_turn: bool
     uses_registers: bool
     lanes: int
     step_keys: int

@@ -9,9 +9,17 @@ from fmhagen.schedule import Copy, MainLoop, Schedule
 from fmhagen.schedules import Row, find_row, shipped_rows
 from fmhagen.select.choice import Choice, fits
 from fmhagen.select.rules.lengths import shares_keys, sharing
+from fmhagen.select.rules.rows import (
+    FEW_HEADS,
+    SHARED_ROWS,
+    cuts,
+    cutting,
+    packing,
+    packs,
+    shared_rows,
+)
 from fmhagen.select.rules.rows import PREFILL_ROWS as PREFILL_ROWS
-from fmhagen.select.rules.rows import SHARED_ROWS, cuts, cutting, packing, packs, shared_rows
-from fmhagen.select.rules.split_kv import choose_split_kv
+from fmhagen.select.rules.split_kv import choose_split_kv, crowds_split_kv
 from fmhagen.select.rules.split_kv_waves import choose_split_kv_waves
 from fmhagen.select.rules.warp_specialised import choose_warp_specialised
 from fmhagen.select.rules.waves import choose_wave_pipelined
@@ -91,7 +99,10 @@ def _choose_by_rules(
     is_direct = target.cache_copies == (Copy.DIRECT,)
     splits = choose_split_kv_waves if is_direct else choose_split_kv
     if spec.kv_cache and not is_prefill(spec, target, query_hint, group_hint):
-        return splits(spec, target)
+        few = splits(spec, target)
+        if is_direct or not crowds_split_kv(spec, few.schedule):
+            return few
+        return _few_rows_by_tiles(spec, target, hints)
     try:
         choice = table[MainLoop(target.main_loops[0])](spec, target)
     except UnsupportedSpecError:
@@ -108,6 +119,20 @@ def _choose_by_rules(
     who = "warps of their own copy" if by_warps else "all waves copy"
     why = f"{why}: tiles of many rows, whose K and V {who} from the cache"
     return dataclasses.replace(packed, reasons=(why, *packed.reasons))
+
+
+def _few_rows_by_tiles(
+    spec: AttentionSpec, target: Target, hints: tuple[int | None, int | None, int | None]
+) -> Choice:
+    """Return the loop for many rows for a few: heads share its tiles, and keys are cut."""
+    query_hint, group_hint, heads_hint = hints[0] or 1, hints[1], hints[2] or FEW_HEADS
+    choice = choose_warp_specialised(spec, target)
+    if packs(spec, query_hint, group_hint):
+        choice = packing(choice)
+    if cuts(spec, query_hint, group_hint, heads_hint):
+        choice = cutting(choice)
+    why = "tiles of many rows for few: a warp of 16 rows has no registers left beside its O"
+    return dataclasses.replace(choice, reasons=(why, *choice.reasons))
 
 
 def is_prefill(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fmhagen.lowering.split_kv_shapes import SWIZZLE_ROWS, bulk_piece_rows, stage_bytes
 from fmhagen.schedule import Copy, MainLoop, Schedule
 from fmhagen.select.choice import Choice, fits
-from fmhagen.spec import AttentionSpec
+from fmhagen.spec import AttentionSpec, CacheScale
 from fmhagen.targets import Target
 
 BLOCKS = ((8, 1), (4, 1), (4, 2), (2, 1))  # warps of a block, blocks a compute unit
@@ -20,6 +20,16 @@ _WHY_NOT = {
     (4, 2): "more blocks, so more parts of sequences to add up",
     (2, 1): "fewer warps to hide what a warp waits for",
 }
+
+
+def crowds_split_kv(spec: AttentionSpec, schedule: Schedule) -> bool:
+    """Return whether O leaves too few registers for what a warp does beside it.
+
+    Beyond head_dim 192 that is to widen 8 bits, and to gather rows or to load factors of tokens:
+    such kernels spilled 12 to 328 bytes.
+    """
+    busy = schedule.copy == Copy.GATHER or spec.kv_scale == CacheScale.TOKEN
+    return spec.kv_dtype is not None and max(spec.d, spec.dv) > 192 and busy
 
 
 def choose_split_kv(spec: AttentionSpec, target: Target) -> Choice:
