@@ -508,6 +508,29 @@ def test_two_calls_of_other_layouts_never_share_a_launch(setup: Setup, guarded: 
     assert (fake_torch.TensorGuards.checks > 0) == guarded
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+def test_o_is_allocated_past_the_dispatcher_on_the_current_device_alone(
+    setup: Setup, devices: int
+) -> None:
+    setup.torch.install_quick_allocation(devices=devices)
+    q, k, v = tensors()
+    setup.kernel(q, k, v)
+    for current in (0, 1, 0)[:devices]:
+        setup.torch.current = current
+        before = setup.torch.quick
+        o, lse = setup.kernel(q, k, v, return_lse=True)
+        assert setup.torch.quick == before + (2 if current == 0 else 0)
+        assert (o.shape, o.stride(), o.dtype) == (q.shape, q.stride(), q.dtype)
+        assert (lse.shape, lse.dtype) == ((2, 4, 197), fake_torch.float32)
+        assert o.device == lse.device == q.device
+
+
+def test_an_allocator_that_does_something_else_is_not_used(setup: Setup) -> None:
+    setup.torch.install_quick_allocation(devices=1, dtype=fake_torch.float16)
+    q, k, v = tensors()
+    assert setup.kernel(q, k, v).dtype == q.dtype
+
+
 def test_a_gradient_is_seen_behind_a_guard(setup: Setup) -> None:
     q, k, v = tensors()
     setup.kernel(q, k, v)

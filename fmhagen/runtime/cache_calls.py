@@ -16,9 +16,9 @@ from fmhagen.runtime.cache_values import cache_operand
 from fmhagen.runtime.calls import Calls, Views, packing_of
 from fmhagen.runtime.checks import Problem
 from fmhagen.runtime.launcher import Launcher, refuse_unfit
-from fmhagen.runtime.outputs import Allocate
 from fmhagen.runtime.prepared import Prepared
 from fmhagen.runtime.tensors import TensorView
+from fmhagen.runtime.torch_memory import Allocate
 from fmhagen.spec import AttentionSpec, CacheScale
 
 

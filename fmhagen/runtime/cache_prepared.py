@@ -10,10 +10,11 @@ from fmhagen.runtime.cache_values import cache_operand, cache_values, choose_cut
 from fmhagen.runtime.checks import Problem
 from fmhagen.runtime.launch_values import operand, scale_log2_of
 from fmhagen.runtime.launcher import Launcher, quick_stream, wants_gradients
-from fmhagen.runtime.outputs import Allocate, workspace_allocator
+from fmhagen.runtime.outputs import workspace_allocator
 from fmhagen.runtime.pair import WORKSPACE_FIELDS, PreparedPair
 from fmhagen.runtime.prepared import Maps, Prepared
 from fmhagen.runtime.tensors import TensorView
+from fmhagen.runtime.torch_memory import Allocate
 
 
 def prepare_cut(

@@ -18,9 +18,10 @@ from fmhagen.runtime.checks import Packing, Problem, check_inputs, check_out
 from fmhagen.runtime.launch_values import scale_log2_of
 from fmhagen.runtime.launcher import Launcher
 from fmhagen.runtime.offsets import check_offsets
-from fmhagen.runtime.outputs import Allocate, allocators, output_shapes
+from fmhagen.runtime.outputs import allocators, output_shapes
 from fmhagen.runtime.prepared import Prepared
 from fmhagen.runtime.tensors import ALIGNMENT_BYTES, Framework, Memory, TensorView, view
+from fmhagen.runtime.torch_memory import Allocate
 from fmhagen.spec import AttentionSpec
 
 MAX_PREPARED = 256  # layouts kept; then all are dropped and found again

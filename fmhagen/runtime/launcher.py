@@ -21,11 +21,12 @@ from fmhagen.runtime.launch_values import (
     operand,
     scale_log2_of,
 )
-from fmhagen.runtime.outputs import Allocate, workspace_allocator
+from fmhagen.runtime.outputs import workspace_allocator
 from fmhagen.runtime.pair import WORKSPACE_FIELDS, PreparedPair
 from fmhagen.runtime.parts import choose_parts, second_blocks
 from fmhagen.runtime.prepared import Maps, Prepared
 from fmhagen.runtime.tensors import Framework, Memory, TensorView
+from fmhagen.runtime.torch_memory import Allocate
 
 
 class Launcher:

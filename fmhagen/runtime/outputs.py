@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +14,7 @@ from fmhagen.runtime.tensors import (
     contiguous_strides,
     import_cupy,
 )
+from fmhagen.runtime.torch_memory import Allocate, torch_allocator
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +71,6 @@ def new_max_logit(q: TensorView, heads: int) -> Any:
     raise TensorError("return_max_logit", True, limit, "give a spec with max_logit=True its tensor")
 
 
-Allocate = Callable[[], Any]
-
-
 def allocators(q: TensorView, shapes: OutputShapes, *, has_out: bool) -> tuple[Allocate, Allocate]:
     """Return two functions that make a new O and a new LSE beside q.
 
@@ -102,23 +98,9 @@ def _torch_allocators(q: Any, shapes: OutputShapes) -> tuple[Allocate, Allocate]
     import torch
 
     return (
-        _torch_allocator(torch, shapes.o, shapes.o_strides, q.dtype, q.device),
-        _torch_allocator(
-            torch, shapes.lse, contiguous_strides(shapes.lse), torch.float32, q.device
-        ),
+        torch_allocator(shapes.o, shapes.o_strides, q.dtype, q.device),
+        torch_allocator(shapes.lse, contiguous_strides(shapes.lse), torch.float32, q.device),
     )
-
-
-def _torch_allocator(
-    torch: Any, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, device: Any
-) -> Allocate:
-    # NOTE: one element that is repeated has the shape and costs nothing to keep; `empty_like` of
-    # it has fewer arguments to read than any other way to allocate.
-    one = torch.empty(1, dtype=dtype, device=device).expand(shape)
-    if torch.empty_like(one, device="meta").stride() == strides:
-        return functools.partial(torch.empty_like, one)
-    empty_strided = torch.empty_strided
-    return lambda: empty_strided(shape, strides, dtype=dtype, device=device)
 
 
 def _numpy_allocators(dtype: Any, shapes: OutputShapes) -> tuple[Allocate, Allocate]:
@@ -189,8 +171,7 @@ def workspace_allocator(q: TensorView, nbytes: int) -> Allocate:
     if q.framework == Framework.TORCH:
         import torch
 
-        empty, device, float32 = torch.empty, q.tensor.device, torch.float32
-        return lambda: empty(count, dtype=float32, device=device)
+        return torch_allocator((count,), (1,), torch.float32, q.tensor.device)
     if q.framework == Framework.NUMPY:
         return lambda: aligned_numpy((count,), "float32")
     if q.framework == Framework.CUPY:

@@ -7,9 +7,9 @@ from typing import Any
 
 from fmhagen.runtime.base import Memories
 from fmhagen.runtime.launch_values import scale_log2_of
-from fmhagen.runtime.outputs import Allocate
 from fmhagen.runtime.prepared import MAX_LAUNCHES, Prepared
 from fmhagen.runtime.tensors import TensorView, view
+from fmhagen.runtime.torch_memory import Allocate
 
 WORKSPACE_FIELDS = ("partial_o", "partial_lse")
 """Parameter fields that a call fills with places in its workspace."""

@@ -8,7 +8,7 @@ from typing import Any
 from fmhagen.runtime.base import Loaded, Memories
 from fmhagen.runtime.guards import Guard, guard_of
 from fmhagen.runtime.launch_values import LOG2_E, TENSORS, Value, scale_log2_of
-from fmhagen.runtime.outputs import Allocate
+from fmhagen.runtime.torch_memory import Allocate
 
 MAX_MAPS = 256  # tensor maps kept for one tensor of one layout
 MAX_LAUNCHES = 256  # launches kept for one layout

@@ -107,6 +107,20 @@ class FakeTorch(ModuleType):
         self.contiguous_format = "contiguous"
         self.grad_enabled = True
 
+    def install_quick_allocation(self, *, devices: int, dtype: DType | None = None) -> None:
+        """Put the allocator past the dispatcher in; it gives `dtype` where it is to be wrong."""
+        self.current, self.quick = 0, 0
+
+        def empty(shape: tuple[int, ...], strides: tuple[int, ...], wanted: DType) -> Tensor:
+            self.quick += 1
+            return self.empty_strided(
+                shape, strides, dtype=dtype or wanted, device=Device("cuda", self.current)
+            )
+
+        self._C._dynamo.guards._empty_strided_cuda = empty
+        self._C._cuda_getDevice = lambda: self.current
+        self.cuda = SimpleNamespace(device_count=lambda: devices)
+
     def is_grad_enabled(self) -> bool:
         return self.grad_enabled
 
