@@ -12,8 +12,9 @@ from fmhagen.spec import AttentionSpec
 SHARED_KEYS = 8192
 """Keys from which on two blocks share K and V under a causal mask at head dims above 192.
 
-The card stands at its power limit, and L2 serves half as many sectors: 1.1 and 1.3 % at 16384 and
-8192 keys, on one H200; below, blocks that wait for one another lose more, 2.5 % at 2048.
+The card stands at its power limit, and L2 serves half as many sectors: 0.5 and 1.1 % at 16384 and
+8192 keys, the mean of three runs on H200s; below, blocks that wait for one another lose more, 1.3 %
+at 4096.
 """
 _WHY_SHARED = "cluster 2: at its power limit the card gains by what L2 need not read twice"
 
