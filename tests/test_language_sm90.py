@@ -129,6 +129,26 @@ def test_tiles_found_ahead(name: str) -> None:
         check_loads(problem, run(problem))
 
 
+def test_more_tiles_than_threads_are_sorted() -> None:
+    """Few tiles find their places each by itself; here they go the way of many."""
+    spec = spec_of(**WIDE["sink tokens"])
+    problem = Problem(name="sorted", spec=spec, batch=2, rows=700, keys=700)
+    plan = plan_of(spec, "sm90")
+    source = emit_source(plan)
+    text = source.text.replace("if (size > THREADS)", "if (size > 1)")
+    assert plan.sorted_tiles
+    assert text != source.text
+    options = EmulatorOptions(seed=1, compute_units=3)
+    result = emulate(
+        plan,
+        problem.tensors(),
+        source=with_text(source, text),
+        extras=problem.extras(),
+        options=options,
+    )
+    problem.check(result.o, result.lse)
+
+
 _TABLE = np.random.default_rng(3).standard_normal((2, 330)).astype(np.float32)
 _BUCKETS = np.random.default_rng(4).standard_normal(40).astype(np.float32)
 SCORES: dict[str, dict[str, object]] = {
