@@ -29,6 +29,7 @@ from fmhagen.lowering.split_kv_shapes import (
 from fmhagen.plan.attention import Constant, Plan, SharedRegion, TensorMapPlan, pack_params
 from fmhagen.plan.grid import GridFormula
 from fmhagen.plan.language import Language
+from fmhagen.plan.small_cache import small_cache_of
 from fmhagen.plan.split import SplitBand, SplitPlan
 from fmhagen.schedule import Copy, Schedule
 from fmhagen.spec import AttentionSpec, CacheScale, DType
@@ -115,6 +116,7 @@ def cache_plan(
         max_logit=spec.max_logit,
         language=language,
         is_dependent=is_dependent,
+        small=small_cache_of(spec),
         split=split_of(spec, schedule, target, symbol, language),
     )
 
@@ -156,8 +158,6 @@ def split_of(
         least_steps=least_steps(schedule),
         is_small=spec.kv_dtype is not None,
         is_bf16=spec.dtype == DType.BF16,
-        kv_is_e4m3=spec.kv_dtype == DType.E4M3,
-        kv_is_e5m2=spec.kv_dtype == DType.E5M2,
         element_type="u16" if spec.kv_dtype is None else "u8",
         output=ELEMENTS[spec.dtype],
         scales_heads=spec.kv_scale in (CacheScale.TENSOR, CacheScale.HEAD),

@@ -65,7 +65,7 @@ class Plan:
         max_logit: the largest score of each head is kept.
         varlen: sequences are packed, of keys too but in a cache; a tile is of one of them.
         cached, paged: K and V are copied from a cache; it has pages; `split` says it of split_kv.
-        small: what the 8-bit numbers of a cache are; of split_kv `split` says it.
+        small: what the 8-bit numbers of a cache are.
         gathers: lanes copy its rows; else the copy engine, pieces of pages.
         packs_heads: heads of a group share tiles; see `Schedule.pack_heads`.
         ordered: blocks order sequences of different lengths before they deal them out.

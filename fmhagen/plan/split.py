@@ -45,7 +45,6 @@ class SplitPlan:
         least_steps: of such a part.
         is_small: elements of the cache have 8 bits; they are widened to fp16.
         is_bf16: Q and O are bf16.
-        kv_is_e4m3, kv_is_e5m2: which of them; else int8.
         element_type: the C type of an element of the cache.
         output: suffix of the instruction that rounds O.
         scales_heads: one factor for all keys of a sequence and head.
@@ -76,8 +75,6 @@ class SplitPlan:
     least_steps: int
     is_small: bool
     is_bf16: bool
-    kv_is_e4m3: bool
-    kv_is_e5m2: bool
     element_type: str
     output: str
     scales_heads: bool
