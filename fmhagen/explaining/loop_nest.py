@@ -27,7 +27,8 @@ def _warp_specialised(plan: Plan) -> tuple[str, ...]:
     groups = "warpgroup" if s.consumers == 1 else "warpgroups"
     registers = f"{s.producer_registers} registers a thread"
     values = "by a warp of its own, cleared" if plan.cached else "one step behind K"
-    values = "gathered by lanes of two warps, as K" if plan.gathers else values
+    how = "copied and widened" if plan.small.is_used else "gathered"
+    values = f"{how} by lanes of two warps, as K" if plan.gathers else values
     return _flat(
         *_tiles(plan),
         (1, "producer warps" if plan.cached else "producer warp", registers),
