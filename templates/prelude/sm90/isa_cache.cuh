@@ -47,6 +47,24 @@ FMHAGEN_DEVICE void tma_load_5d(u32 destination, const TensorMap* map, u32 barri
       : "memory");
 }
 
+// What L2 does with lines that are copied: they go before all others, or not (9.7.9.18, createpolicy).
+FMHAGEN_DEVICE u64 eviction_policy(bool goes_first) {
+  u64 first, normal;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
+  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
+  return goes_first ? first : normal;
+}
+
+// As tma_load_5d, under such a policy.
+FMHAGEN_DEVICE void tma_load_5d_under(u64 policy, u32 destination, const TensorMap* map, u32 barrier, i32 c0, i32 c1,
+                                      i32 c2, i32 c3, i32 c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(destination),
+      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "l"(policy)
+      : "memory");
+}
+
 // Copies 16 bytes to shared memory, the first `source_bytes` from `source`, zeros behind (9.7.9.25.3.1, cp.async).
 FMHAGEN_DEVICE void copy_async_16(u32 destination, const void* source, u32 source_bytes) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(destination), "l"(source),
