@@ -360,6 +360,40 @@ def test_many_queries_over_pages(is_packed: bool) -> None:
     assert np.array_equal(o.view(np.uint16), again.view(np.uint16))
 
 
+@pytest.mark.parametrize("most", [5, 70])
+def test_packed_queries_over_pages_of_8_bits(most: int) -> None:
+    lengths = np.array([137, 0, 120], np.int32)
+    offsets = np.cumsum((0, most, 1, 3)).astype(np.int32)
+    q = normal(1, int(offsets[-1]), H, D)
+    k, v = (normal(s, 27, 16, HK, D).astype(ml_dtypes.float8_e4m3fn) for s in (2, 3))
+    table = np.random.default_rng(4).permutation(27).astype(np.int32).reshape(3, 9)
+    scales = [np.linspace(0.5, 2, 3 * HK, dtype=np.float32).reshape(3, HK) * f for f in (1, 3)]
+    o, lse, _ = flash_attn_varlen_func(
+        *(q, k, v, offsets, None, most, 144),
+        causal=True,
+        block_table=table,
+        seqused_k=lengths,
+        k_descale=scales[0],
+        v_descale=scales[1],
+        return_attn_probs=True,
+    )
+    spec = AttentionSpec(
+        head_dim=D,
+        causal=True,
+        page_size=16,
+        varlen=True,
+        kv_dtype=DType.E4M3,
+        kv_scale=CacheScale.HEAD,
+    )
+    factors = {"k_scale": scales[0], "v_scale": scales[1]}
+    read = {"cache_seqlens": lengths, "block_table": table, "cu_seqlens_q": offsets}
+    right = reference(spec, q, k, v, **read, **factors)
+    assert np.abs(o.astype(np.float64) - right[0]).max() < 2**-7 * np.abs(right[0]).max()
+    assert np.array_equal(np.isinf(lse), np.isinf(right[1]))
+    with pytest.raises(UnsupportedArgumentError, match="k_descale"):
+        flash_attn_varlen_func(*(q, q, q, offsets, offsets, most, most), k_descale=scales[0])
+
+
 @pytest.mark.parametrize("rows", [(3, 0, 5), (70, 1, 0)], ids=["spread", "packed"])
 def test_the_first_rows_of_packed_sequences_alone_are_used(rows: tuple[int, ...]) -> None:
     """Each sequence has two rows of NaN behind those that count, which no row of O may see."""

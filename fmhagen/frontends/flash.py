@@ -97,6 +97,8 @@ def flash_attn_varlen_func(
     seqused_q: Any = None,
     seqused_k: Any = None,
     learnable_sink: Any = None,
+    k_descale: Any = None,
+    v_descale: Any = None,
     **others: Any,
 ) -> Any:
     """Compute attention of packed sequences as FlashAttention's function of this name does.
@@ -123,6 +125,8 @@ def flash_attn_varlen_func(
             anything.
         seqused_k: (B,): keys of each sequence that count.
         learnable_sink: (H,): a logit in the denominator.
+        k_descale: (B, Hk): what pages of 8 bits are multiplied by; with block_table alone.
+        v_descale: the same of v.
         others: further parameters of FlashAttention, each refused unless it asks for nothing.
 
     Returns:
@@ -133,6 +137,8 @@ def flash_attn_varlen_func(
         TensorError: a tensor does not fit.
     """
     others = {"dropout_p": dropout_p, **others}
+    if block_table is None:
+        others |= {"k_descale": k_descale, "v_descale": v_descale}
     refuse_others("flash_attn_varlen_func", others, _neutral())
     if block_table is not None:
         from fmhagen.frontends.kvcache import flash_attn_with_kvcache
@@ -151,6 +157,8 @@ def flash_attn_varlen_func(
             softcap=softcap,
             alibi_slopes=alibi_slopes,
             learnable_sink=learnable_sink,
+            k_descale=k_descale,
+            v_descale=v_descale,
             return_softmax_lse=return_attn_probs,
         )
         return (*found, None) if return_attn_probs else found
