@@ -47,15 +47,14 @@ FMHAGEN_DEVICE void tma_load_5d(u32 destination, const TensorMap* map, u32 barri
       : "memory");
 }
 
-// What L2 does with lines that are copied: they go before all others, or not (9.7.9.18, createpolicy).
-FMHAGEN_DEVICE u64 eviction_policy(bool goes_first) {
-  u64 first, normal;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
-  asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(normal));
-  return goes_first ? first : normal;
+// The policy of L2 by which lines go before all others (9.7.9.18, createpolicy).
+FMHAGEN_DEVICE u64 evict_first() {
+  u64 policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
 }
 
-// As tma_load_5d, under such a policy.
+// As tma_load_5d, under a policy of L2.
 FMHAGEN_DEVICE void tma_load_5d_under(u64 policy, u32 destination, const TensorMap* map, u32 barrier, i32 c0, i32 c1,
                                       i32 c2, i32 c3, i32 c4) {
   asm volatile(

@@ -63,7 +63,7 @@ FMHAGEN_MODEL void tma_load_5d(u32 destination, const TensorMap* map, u32 barrie
   emulator::tma_load("tma_load_5d", destination, map, barrier, {c0, c1, c2, c3, c4}, 5);
 }
 
-static inline u64 eviction_policy(bool goes_first) { return goes_first; }
+static inline u64 evict_first() { return 0; }
 
 FMHAGEN_MODEL void tma_load_5d_under(u64, u32 destination, const TensorMap* map, u32 barrier, i32 c0, i32 c1,
                                      i32 c2, i32 c3, i32 c4) {
