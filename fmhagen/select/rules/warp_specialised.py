@@ -17,7 +17,13 @@ from fmhagen.select.rules.gathering import (
     widens,
 )
 from fmhagen.select.rules.narrowing import less_keys, narrowed
-from fmhagen.select.rules.work import has_short_tiles, is_ordered, is_triangular, may_cluster
+from fmhagen.select.rules.work import (
+    has_short_tiles,
+    is_banded,
+    is_ordered,
+    is_triangular,
+    may_cluster,
+)
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 
@@ -75,6 +81,10 @@ _SKIP = "a warpgroup leaves out the key tiles that are hidden from all its rows"
 _SOONER = (
     "O leaves from registers: there are many short tiles, and a Q buffer that waits for no store is"
     " loaded sooner"
+)
+_BANDED = (
+    "O leaves by the copy engine: tiles of a band see few keys, and stores from registers take a"
+    " third of the time between two of them"
 )
 _IN_STEP = "the warpgroups fall into step and wait for the tensor cores together"
 _MAXIMUM = "a row maximum in every step"
@@ -204,6 +214,15 @@ def _choose_square(spec: AttentionSpec) -> Choice:
     growth_direct = _warp_specialised(
         2, 128, rescale=Rescale.ON_GROWTH, store=Store.DIRECT, q_stages=2
     )
+    if is_banded(spec) and score_of(spec) is None:
+        return Choice(
+            schedule=staged,
+            reasons=(*reasons, _BANDED),
+            rejected=(
+                (direct, "stores of 16 bytes a lane in place of the copy engine's"),
+                (growth, _MAXIMUM),
+            ),
+        )
     if has_short_tiles(spec):
         return Choice(
             schedule=direct,

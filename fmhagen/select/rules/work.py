@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fmhagen.expr.bands import bounds_of
+from fmhagen.formula import mask_of
 from fmhagen.spec import AttentionSpec
 
 
@@ -14,6 +16,12 @@ def has_short_tiles(spec: AttentionSpec) -> bool:
     """Return whether many tiles of work see few keys."""
     windowed = spec.window_left is not None or spec.window_right is not None
     return spec.causal or windowed or spec.mask_mod is not None or is_ordered(spec)
+
+
+def is_banded(spec: AttentionSpec) -> bool:
+    """Return whether bands say which keys are seen, and these do not begin with the first one."""
+    bounds = bounds_of(mask_of(spec))
+    return not is_ordered(spec) and not bounds.right_only and bounds.rest is None
 
 
 def is_ordered(spec: AttentionSpec) -> bool:
