@@ -450,27 +450,27 @@ SM90 = (
     # ---- arithmetic ----
     Fault(
         name="one_key_too_many_visible",
-        edits=swap("column < visible_end", "column <= visible_end"),
+        edits=swap("i % 2) < ends[", "i % 2) <= ends["),
         kinds=(WRONG_RESULT,),
     ),
     Fault(
         name="one_key_too_few_visible",
-        edits=swap("column < visible_end", "column + 1 < visible_end"),
+        edits=swap("i % 2) < ends[", "i % 2) + 1 < ends["),
         kinds=(WRONG_RESULT,),
     ),
     Fault(
         name="one_key_tile_too_few",
         edits=swap(
-            "last_end, 0, n_end)) + TILE_N - 1) / TILE_N",
-            "last_end, 0, n_end))) / TILE_N",
+            "m_end - 1), 0, n_end)) + TILE_N - 1) / TILE_N",
+            "m_end - 1), 0, n_end))) / TILE_N",
         ),
         kinds=(WRONG_RESULT,),
     ),
     Fault(
         name="one_step_unmasked_that_is_not",
         edits=swap(
-            "unmasked = u32(clamp(first_end, 0, n_end)) / TILE_N;",
-            "unmasked = u32(clamp(first_end, 0, n_end)) / TILE_N + 1;",
+            "i32(tile.m_first)), 0, n_end)) / TILE_N;",
+            "i32(tile.m_first)), 0, n_end)) / TILE_N + 1;",
         ),
         kinds=(WRONG_RESULT,),
     ),
