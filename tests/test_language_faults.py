@@ -228,7 +228,8 @@ FAULTS = (
     wrong(
         "packed",
         "sink_left_out",
-        "sum[half] += reference[half] == -infinity() ? 0.0f : exp2_approx(sinks[half] - reference[half]);",
+        "sum[half] += reference[half] == -infinity() ? 0.0f"
+        " : exp2_approx(sinks[half] - reference[half]);",
         "",
     ),
     wrong("packed", "sink_without_its_unit", "* LOG2E;", ";"),
