@@ -60,8 +60,8 @@ PACKED = (
     _lengths("seqused_q", "B", required=False),
     _lengths("seqused_k", "B", required=False),
 )
-LIMITS = {"num_splits": (1024,)}
-"""The largest value of a number, where that is not what 31 bits hold."""
+MOST = {"max_seqlen_q": 2**31 - 1, "max_seqlen_k": 2**31 - 1, "num_splits": 1024}
+"""The largest value of each number that a call may give."""
 _CACHED = (
     _lengths("cu_seqlens_q", "B + 1", required=True),
     _lengths("seqused_q", "B", required=False),

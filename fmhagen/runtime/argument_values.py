@@ -51,7 +51,7 @@ def fit_tensor(
     return tensor if fits else converted(tensor, dtype)
 
 
-def read_number(name: str, value: Any, most: int = 2**31 - 1) -> int:
+def read_number(name: str, value: Any, most: int) -> int:
     """Return a number that is an int, or a tensor without dimensions in host memory.
 
     Raises:
@@ -70,7 +70,7 @@ def read_number(name: str, value: Any, most: int = 2**31 - 1) -> int:
         raise TensorError(name, shown(value), "must be a whole number", "pass an int")
     number = int(value)
     if not 0 <= number <= most:
-        raise TensorError(name, number, f"must be from 0 to {most}")
+        raise TensorError(name, number, f"must be from 0 to {most}", f"or leave {name} out")
     return number
 
 

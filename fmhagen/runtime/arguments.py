@@ -17,8 +17,8 @@ from fmhagen.expr.text import to_text
 from fmhagen.formula import is_mapped, mask_of
 from fmhagen.records import closest
 from fmhagen.runtime.argument_kinds import (
-    LIMITS,
     MAX_LOGIT_TENSOR,
+    MOST,
     PACKED,
     SINKS,
     Argument,
@@ -224,7 +224,7 @@ class Arguments:
             tensors["block_map"] = block_map.viewed(q)
             values |= block_map.values(tensors["block_map"])
         numbers = {
-            name: read_number(name, given[name], *LIMITS.get(name, ()))
+            name: read_number(name, given[name], MOST[name])
             for name in self._numbers
             if name in given
         }

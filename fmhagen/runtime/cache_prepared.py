@@ -8,8 +8,8 @@ from fmhagen.runtime.arguments import Given
 from fmhagen.runtime.cache_checks import cache_axes
 from fmhagen.runtime.cache_values import cache_operand, cache_values, choose_cut, workspace_bytes
 from fmhagen.runtime.checks import Problem
-from fmhagen.runtime.launch_values import operand, scale_log2_of
-from fmhagen.runtime.launcher import Launcher, quick_stream, wants_gradients
+from fmhagen.runtime.launch_values import operand
+from fmhagen.runtime.launcher import Launcher
 from fmhagen.runtime.outputs import workspace_allocator
 from fmhagen.runtime.pair import WORKSPACE_FIELDS, PreparedPair
 from fmhagen.runtime.prepared import Maps, Prepared
@@ -51,20 +51,14 @@ def prepare_cut(
     by_name = {cache.name: cache for cache in keys}
     own = cache_values(plan, problem, cut, rows, keys)
     common: dict[str, Any] = {
-        "names": tuple(field.name for field in plan.params),
+        **launcher.of_call(q, allocate),
         "values": own | given.values | dict.fromkeys(fields, 0),
         "maps": {
             item.field: Maps(backend.map_encoder(item, by_name[item.tensor]))
             for item in plan.tensor_maps
         },
         "more": (*fields, *WORKSPACE_FIELDS) if cut.items else fields,
-        "new_o": allocate[0],
-        "new_lse": allocate[1],
         "keys_are_empty": 0 in k.shape,
-        "device": q.device,
-        "stream": quick_stream(q),
-        "wants_gradients": wants_gradients(q),
-        "scale_log2": scale_log2_of(plan.spec.scale_value),
     }
     first: dict[str, Any] = {"blocks": cut.blocks, "loaded": launcher.load(q.device, stream)}
     if not cut.items:

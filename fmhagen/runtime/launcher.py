@@ -135,16 +135,10 @@ class Launcher:
         values = {**cut, **given.values, **dict.fromkeys(more, 0)}
         found = launch_values(self.plan, problem, tuple(operands), units, values, parts)
         common: dict[str, Any] = {
-            "names": tuple(field.name for field in self.plan.params),
+            **self.of_call(q, allocate),
             "values": found.values,
             "maps": self._maps({item.name: item for item in operands}, problem.packed_heads),
-            "new_o": allocate[0],
-            "new_lse": allocate[1],
             "keys_are_empty": problem.rows_k == 0 or 0 in k.shape,
-            "device": q.device,
-            "stream": quick_stream(q),
-            "wants_gradients": wants_gradients(q),
-            "scale_log2": scale_log2_of(self.plan.spec.scale_value),
         }
         if parts == 1:
             return Prepared(**common, more=more, blocks=found.blocks, loaded=loaded)
@@ -160,6 +154,18 @@ class Launcher:
             o_bytes=o_bytes,
             both_write=False,
         )
+
+    def of_call(self, q: TensorView, allocate: tuple[Allocate, Allocate]) -> dict[str, Any]:
+        """Return the arguments of `Prepared` that are the same of all launches of a call."""
+        return {
+            "names": tuple(field.name for field in self.plan.params),
+            "new_o": allocate[0],
+            "new_lse": allocate[1],
+            "device": q.device,
+            "stream": quick_stream(q),
+            "wants_gradients": wants_gradients(q),
+            "scale_log2": scale_log2_of(self.plan.spec.scale_value),
+        }
 
     def _maps(self, operands: dict[str, Operand], packed: int) -> dict[str, Maps]:
         made = {}

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from fmhagen.runtime.base import Memories
-from fmhagen.runtime.launch_values import scale_log2_of
 from fmhagen.runtime.prepared import MAX_LAUNCHES, Prepared
 from fmhagen.runtime.tensors import TensorView, view
 from fmhagen.runtime.torch_memory import Allocate
@@ -45,16 +44,11 @@ class PreparedPair(Prepared):
         self._o_bytes = o_bytes
         self._both_write = both_write
 
-    def launch_of(
-        self,
-        key: tuple[Any, ...],
-        addresses: tuple[int | float, ...],
-        scale: float | None,
-        stream: int,
+    def bound(
+        self, addresses: tuple[int | float, ...], scale_log2: float, stream: int
     ) -> Callable[[], object]:
         """Return both launches as one, with a workspace of its own each time; see `Prepared`."""
-        scale_log2 = self.scale_log2 if scale is None else scale_log2_of(scale)
-        second = self._second
+        first, second = super().bound, self._second.bound
         kept: dict[int, tuple[Callable[[], object], Callable[[], object]]] = {}
 
         def launch() -> object:
@@ -66,14 +60,11 @@ class PreparedPair(Prepared):
                 if len(kept) >= MAX_LAUNCHES:
                     kept.clear()
                 pair = kept[at] = (
-                    self.bind(self.filled(full, scale_log2), self.blocks, stream, Memories()),
-                    second.bind(second.filled(full, scale_log2), second.blocks, stream, Memories()),
+                    first(full, scale_log2, stream),
+                    second(full, scale_log2, stream),
                 )
             return pair[0]() or pair[1]()
 
-        if len(self.launches) >= MAX_LAUNCHES:
-            self.launches.clear()
-        self.launches[key] = launch
         return launch
 
     def run(
