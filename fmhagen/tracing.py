@@ -1,12 +1,14 @@
 """Tracing of the functions that calls are given, once for each function and what it captures.
 
 A function is known by its code and by every number, text and tensor shape that it can reach through
-its closure, globals and defaults: with the same of all those it traces to the same expression.
+its closure, globals and defaults, and through the attributes of modules, classes and functions that
+it names: with the same of all those it traces to the same expression.
 Tensors themselves are looked up anew in each call, so none is kept alive here.
 """
 
 from __future__ import annotations
 
+import sys
 import types
 from collections import OrderedDict
 from typing import Any
@@ -16,6 +18,8 @@ from fmhagen.expr.mods import MaskMod, Mod, ScoreMod
 
 MAX_FUNCTIONS = 256  # expressions kept
 _DEEPEST = 16
+_FOREIGN = frozenset(("torch", "numpy", "cupy", "jax", "fmhagen")) | sys.stdlib_module_names
+"""Packages whose modules and classes have no constants of the user's."""
 
 
 class _Unknown(Exception):
@@ -43,7 +47,9 @@ class _Reach:
     def __init__(self, function: Any) -> None:
         self.tensors: list[Any] = []
         self._inside: set[int] = set()
-        self.key = self._of(function, 0)
+        self._names: set[str] = set()  # that some code reads
+        self._owners: dict[int, types.ModuleType | type] = {}  # whose attributes it may read
+        self.key = self._of(function, 0), self._attributes()
 
     def _of(self, value: Any, depth: int) -> Any:
         if value is None or isinstance(value, bool | int | str | bytes):
@@ -65,23 +71,53 @@ class _Reach:
 
     def _of_object(self, value: Any, depth: int) -> Any:
         if isinstance(value, types.FunctionType):
-            return value.__code__, self._pairs(_names_in(value), depth)
+            self._names.update(_words(value.__code__))
+            own = self._pairs(vars(value), depth) if vars(value) else ()
+            return value.__code__, self._pairs(_names_in(value), depth), own
         if isinstance(value, types.MethodType):
             return "method", self._of(value.__func__, depth), self._of(value.__self__, depth)
         if isinstance(value, tuple | list):
             return type(value), tuple(self._of(item, depth) for item in value)
         if isinstance(value, dict):
             return self._pairs(value, depth)
-        if isinstance(value, types.ModuleType | type | types.BuiltinFunctionType):
+        if isinstance(value, types.ModuleType | type):
+            self._own(value)
             return _Same(value)
+        if isinstance(value, types.BuiltinFunctionType):
+            return _Same(value)
+        if isinstance(value, staticmethod | classmethod):
+            return type(value), self._of(value.__func__, depth)
+        if isinstance(value, property):
+            return "property", self._of(value.fget, depth)
         if hasattr(value, "func") and hasattr(value, "keywords"):  # functools.partial
             parts = (value.func, value.args, value.keywords)
             return "partial", tuple(self._of(part, depth) for part in parts)
         if hasattr(value, "__dict__"):
+            self._own(type(value))
             call = getattr(type(value), "__call__", None)  # noqa: B004
             code = self._of(call, depth) if isinstance(call, types.FunctionType) else None
             return _Same(type(value)), code, self._pairs(vars(value), depth)
         raise _Unknown
+
+    def _own(self, value: types.ModuleType | type) -> None:
+        """Remember a module or a class and its bases: code may read their attributes."""
+        for owner in value.__mro__ if isinstance(value, type) else (value,):
+            home = owner.__module__ if isinstance(owner, type) else owner.__name__
+            if home.partition(".")[0] not in _FOREIGN:
+                self._owners.setdefault(id(owner), owner)
+
+    def _attributes(self) -> tuple[Any, ...]:
+        """Return what stands in modules and classes under names that code reads."""
+        found: dict[tuple[int, str], Any] = {}
+        while more := [
+            (number, name)
+            for number, owner in self._owners.items()
+            for name in sorted(self._names)
+            if name in vars(owner) and (number, name) not in found
+        ]:
+            for number, name in more:
+                found[number, name] = self._of(vars(self._owners[number])[name], 0)
+        return tuple(found.items())
 
     def _pairs(self, values: dict[str, Any], depth: int) -> tuple[Any, ...]:
         return tuple((name, self._of(item, depth)) for name, item in values.items())
@@ -107,6 +143,13 @@ def _names_in(function: types.FunctionType) -> dict[str, Any]:
 def _global_names(code: types.CodeType) -> list[str]:
     inner = (constant for constant in code.co_consts if isinstance(constant, types.CodeType))
     return [*code.co_names, *(name for part in inner for name in _global_names(part))]
+
+
+def _words(code: types.CodeType) -> list[str]:
+    """Return all names that code may read from anything, as in getattr(config, "window")."""
+    inner = [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    texts = (constant for constant in code.co_consts if isinstance(constant, str))
+    return [*code.co_names, *texts, *(word for part in inner for word in _words(part))]
 
 
 class TracedMods:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import types
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -114,6 +115,53 @@ def test_constants_inside_inner_functions_partials_and_objects_are_seen() -> Non
     assert str(known(MaskMod, window)[0]) == "(q_idx - kv_idx) < 7"
     window.width = 8
     assert str(known(MaskMod, window)[0]) == "(q_idx - kv_idx) < 8"
+
+
+class Near:
+    """A window whose width belongs to the class, and is read by another method."""
+
+    width = 3
+
+    @staticmethod
+    def distance(q_idx: Any, kv_idx: Any) -> Any:
+        return abs(q_idx - kv_idx)
+
+    def is_near(self, q_idx: Any, kv_idx: Any) -> Any:
+        return self.distance(q_idx, kv_idx) < self.width
+
+    def __call__(self, b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        return self.is_near(q_idx, kv_idx)
+
+
+def settings() -> None:
+    """A function that is a place for numbers."""
+
+
+CONFIG = types.ModuleType("config_of_a_user")
+
+
+@pytest.mark.parametrize(
+    ("function", "owner"),
+    [
+        (lambda b, h, q, k: abs(q - k) < CONFIG.width, CONFIG),
+        (lambda b, h, q, k: abs(q - k) < getattr(CONFIG, "width"), CONFIG),  # noqa: B009
+        (lambda b, h, q, k: abs(q - k) < Near.width, Near),
+        (lambda b, h, q, k: Near().is_near(q, k), Near),
+        (lambda b, h, q, k: abs(q - k) < settings.width, settings),  # type: ignore[attr-defined]
+        (Near(), Near),
+        (Near().__call__, Near),
+        (functools.partial(Near().__call__), Near),
+        (type("Nearer", (Near,), {})(), Near),
+    ],
+    ids="module getattr class method function object bound partial subclass".split(),
+)
+def test_constants_of_modules_classes_and_functions_are_seen(
+    function: Any, owner: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = TracedMods()
+    for width in (3, 4, 3):
+        monkeypatch.setattr(owner, "width", width, raising=False)
+        assert str(known(MaskMod, function)[0]) == f"abs(q_idx - kv_idx) < {width}"
 
 
 def test_tensors_are_those_of_the_call_and_are_not_kept(traces: list[Any]) -> None:
