@@ -158,6 +158,21 @@ SCORES: dict[str, MaskCase] = {
             )
         )
     ),
+    "made_of_others": MaskCase(
+        spec=_score(
+            lambda s, b, h, q, k: (
+                np.sin(s)
+                + np.cos((q - k) * 0.1)
+                + np.round(s * 2)
+                + np.logaddexp(s, 0.1 * k)
+                + np.isinf(np.where(q > k, -np.inf, s))
+                + np.log10(abs(s) + 1)
+                + (-1) ** (q + k)
+                + (0.3 * s) ** 9
+                + np.hypot(s, 0.1 * q)
+            )
+        )
+    ),
     "sigmoid": MaskCase(
         spec=_score(lambda s, b, h, q, k: fmhagen.sigmoid(s) * fmhagen.rsqrt(abs(s) + 1))
     ),

@@ -125,7 +125,7 @@ BAD: dict[str, tuple[Any, int, str]] = {
     "loop": (lambda b, h, q, k: [x for x in q], 0, "cannot be iterated"),
     "range": (lambda b, h, q, k: list(range(q)), 0, "known only in the kernel"),
     "list": (lambda b, h, q, k: [1, 2][q] > k, 0, "not lists"),
-    "unknown": (lambda b, h, q, k: np.sin(q) > k, 0, "numpy.sin has no counterpart"),
+    "unknown": (lambda b, h, q, k: np.i0(q) > k, 0, "numpy.i0 has no counterpart"),
     "method": (lambda b, h, q, k: q.sort(), 0, ".sort has no counterpart"),
     "reduce": (lambda b, h, q, k: np.add.reduce(q), 0, "numpy.add.reduce"),
     "index": (lambda b, h, q, k: TABLE[6] == k, 0, "index 6 is out of range: axis 0 has 6"),

@@ -131,6 +131,11 @@ def test_functions_of_pytorch_hide_and_show_what_they_say() -> None:
         lambda s, b, h, m, n: s.where(m >= n, -1.0),
         lambda s, b, h, m, n: torch.ones(()).where(m >= n, s) + bias[h][n],
         lambda s, b, h, m, n: torch.masked_fill(s, m < n, -3.0),
+        lambda s, b, h, m, n: torch.where(
+            m >= n,
+            torch.nn.functional.gelu(s, approximate="tanh") + torch.cos(s) + (m > n).to(s.dtype),
+            torch.tensor(-3.0, dtype=s.dtype).clamp_min(torch.finfo(s.dtype).min),
+        ),
     )
     everything = theirs.create_block_mask(theirs.noop_mask, None, None, 50, 50, device="cpu")
     for mod in mods:

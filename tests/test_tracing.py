@@ -153,7 +153,17 @@ CONFIG = types.ModuleType("config_of_a_user")
         (functools.partial(Near().__call__), Near),
         (type("Nearer", (Near,), {})(), Near),
     ],
-    ids="module getattr class method function object bound partial subclass".split(),
+    ids=[
+        "module",
+        "getattr",
+        "class",
+        "method",
+        "function",
+        "object",
+        "bound",
+        "partial",
+        "subclass",
+    ],
 )
 def test_constants_of_modules_classes_and_functions_are_seen(
     function: Any, owner: Any, monkeypatch: pytest.MonkeyPatch

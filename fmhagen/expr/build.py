@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import reduce
 
 from fmhagen.expr.basics import (
     FALSE,
@@ -200,14 +199,38 @@ def ceil(a: Node) -> Node:
     return a if a.type != Type.F32 else neg(floor(neg(a)))
 
 
+_LARGEST_PRODUCT = 64
+
+
 def power(a: Node, b: Node) -> Node:
-    """a ** b: products for small whole exponents, else exp2(b * log2(a))."""
-    if b.is_const and float(b.value).is_integer() and abs(b.value) <= 8:
-        count = int(abs(b.value))
-        product: Node = reduce(mul, [a] * count, const(1, a.type))
+    """a ** b: products for whole exponents, else exp2(b * log2(a)).
+
+    Whole exponents keep the sign of what is below 0; others give NaN for it, as NumPy's do.
+    """
+    if b.is_const and float(b.value).is_integer() and abs(b.value) <= _LARGEST_PRODUCT:
+        product = _product(a, int(abs(b.value)))
         return product if b.value >= 0 else div(const(1.0), product)
     if is_number(b, 0.5):
         return unary("sqrt", a)
     if is_number(b, -0.5):
         return unary("rsqrt", a)
-    return unary("exp2", mul(cast(b, Type.F32), unary("log2", a)))
+    if b.type == Type.F32 and not (b.is_const and float(b.value).is_integer()):
+        return unary("exp2", mul(b, unary("log2", a)))
+    is_odd = ne(floor_mod(b, const(2)), const(0))
+    size = absolute(a)
+    if not is_number(size, 1):
+        size = unary("exp2", mul(cast(b, Type.F32), unary("log2", size)))
+    if a.is_const and a.value >= 0:
+        return size
+    return where(and_(lt(a, const(0)), is_odd), neg(size), size)
+
+
+def _product(a: Node, count: int) -> Node:
+    """a * a * ..., `count` times, by squares."""
+    result, square = const(1, Type.F32 if a.type == Type.F32 else Type.I32), a
+    while count:
+        if count & 1:
+            result = mul(result, square)
+        count >>= 1
+        square = mul(square, square) if count else square
+    return result

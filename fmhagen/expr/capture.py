@@ -6,13 +6,13 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fmhagen.errors import InvalidSpecError, TraceError
+from fmhagen.errors import FmhagenError, InvalidSpecError, TraceError
 from fmhagen.expr import build
 from fmhagen.expr.closures import captured, free_name, is_tensor, rebound
 from fmhagen.expr.mods import merge_bound
 from fmhagen.expr.nodes import PARAMETER_TYPES, Node, Parameter, Type
 from fmhagen.expr.torch_functions import element, watch
-from fmhagen.expr.traced import TensorHandle, Traced, fail, lift
+from fmhagen.expr.traced import TensorHandle, Traced, fail, last_line_of_user, lift
 
 __all__ = ["Capture", "declared", "dtype_of", "is_tensor", "trace"]
 
@@ -170,7 +170,15 @@ def trace(
     scope = Capture(function, traits)
     called = rebound(function, lambda array: _Array(array, scope))
     traced = [Traced(node, scope) for node in arguments.values()]
-    value = watch(scope, called, *traced)
+    try:
+        value = watch(scope, called, *traced)
+    except FmhagenError:
+        raise
+    except Exception as error:
+        line = last_line_of_user(error.__traceback__)
+        if line is None:
+            raise
+        raise TraceError(f"{type(error).__name__}: {error}", path=line[0], line=line[1]) from error
     if value is None:
         raise _at(function, "returns nothing", "return the value")
     try:

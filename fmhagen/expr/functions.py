@@ -7,138 +7,104 @@ from functools import partial
 from typing import Any
 
 from fmhagen.expr import build
+from fmhagen.expr import composed as made
 from fmhagen.expr.nodes import Node, Parameter, Type
-from fmhagen.expr.traced import TensorHandle, Traced, apply, fail
-
-
-def _clip(x: Node, low: Node | None = None, high: Node | None = None) -> Node:
-    if low is not None:
-        x = build.maximum(x, low)
-    return x if high is None else build.minimum(x, high)
-
-
-def _square(x: Node) -> Node:
-    return build.mul(x, x)
-
-
-def _reciprocal(x: Node) -> Node:
-    return build.div(build.const(1.0), x)
-
-
-def _truncate(x: Node) -> Node:
-    if x.type != Type.F32:
-        return x
-    zero = build.const(0.0)
-    return build.where(build.lt(x, zero), build.ceil(x), build.floor(x))
-
-
-def _masked_fill(x: Node, mask: Node, value: Node) -> Node:
-    return build.where(mask, value, x)
-
-
-def _log1p(x: Node) -> Node:
-    return build.unary("log", build.add(build.const(1.0), x))
-
-
-def _expm1(x: Node) -> Node:
-    return build.sub(build.unary("exp", x), build.const(1.0))
-
-
-def _silu(x: Node) -> Node:
-    return build.mul(x, build.unary("sigmoid", x))
-
-
-def _softplus(x: Node) -> Node:
-    return build.unary("log", build.add(build.const(1.0), build.unary("exp", x)))
-
-
-def _erf(x: Node) -> Node:
-    """erf to 1.5e-7 (Abramowitz and Stegun, 'Handbook of Mathematical Functions', 7.1.26)."""
-    size, one = build.absolute(build.cast(x, Type.F32)), build.const(1.0)
-    t = build.div(one, build.add(one, build.mul(build.const(0.3275911), size)))
-    series: Node = build.const(0.0)
-    for factor in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592):
-        series = build.mul(t, build.add(series, build.const(factor)))
-    tail = build.mul(series, build.unary("exp", build.neg(_square(size))))
-    half = build.sub(one, tail)
-    return build.where(build.lt(x, build.const(0.0)), build.neg(half), half)
-
-
-def _gelu(x: Node) -> Node:
-    scaled = build.mul(x, build.const(0.5**0.5))
-    return build.mul(build.mul(build.const(0.5), x), build.add(build.const(1.0), _erf(scaled)))
-
-
-def _relu(x: Node) -> Node:
-    return build.maximum(x, build.const(0))
-
-
-def _sign(x: Node) -> Node:
-    zero, one = build.const(0), build.const(1)
-    below = build.where(build.lt(x, zero), build.const(-1), zero)
-    return build.cast(build.where(build.lt(zero, x), one, below), x.type)
+from fmhagen.expr.traced import TensorHandle, Traced, apply, fail, lift
 
 
 def _logical(function: Callable[..., Node]) -> Callable[..., Node]:
     return lambda *nodes: function(*(build.cast(node, Type.BOOL) for node in nodes))
 
 
-def _truncated_mod(x: Node, y: Node) -> Node:
-    """x - y * trunc(x / y): the sign of x, as in C."""
-    size = build.floor_mod(build.absolute(x), build.absolute(y))
-    return build.where(build.lt(x, build.const(0)), build.neg(size), size)
-
-
 _U = {name: partial(build.unary, name) for name in build.UNARY}
 
 NAMED: dict[str, tuple[Callable[..., Node], int]] = {
     **{name: (function, 1) for name, function in _U.items()},
-    **dict.fromkeys(("floor",), (build.floor, 1)),
-    **dict.fromkeys(("ceil",), (build.ceil, 1)),
-    **dict.fromkeys(("trunc", "fix"), (_truncate, 1)),
+    "floor": (build.floor, 1),
+    "ceil": (build.ceil, 1),
+    **dict.fromkeys(("trunc", "fix"), (made.truncate, 1)),
+    **dict.fromkeys(("round", "rint"), (made.nearest, 1)),
+    "frac": (made.fraction, 1),
     **dict.fromkeys(("abs", "absolute", "fabs"), (build.absolute, 1)),
     **dict.fromkeys(("neg", "negative"), (build.neg, 1)),
-    **dict.fromkeys(("positive",), (lambda x: x, 1)),
-    **dict.fromkeys(("sign",), (_sign, 1)),
-    **dict.fromkeys(("square",), (_square, 1)),
-    **dict.fromkeys(("reciprocal",), (_reciprocal, 1)),
-    **dict.fromkeys(("relu",), (_relu, 1)),
-    **dict.fromkeys(("silu",), (_silu, 1)),
-    **dict.fromkeys(("softplus",), (_softplus, 1)),
-    **dict.fromkeys(("log1p",), (_log1p, 1)),
-    **dict.fromkeys(("expm1",), (_expm1, 1)),
-    **dict.fromkeys(("erf",), (_erf, 1)),
-    **dict.fromkeys(("gelu",), (_gelu, 1)),
-    **dict.fromkeys(("add",), (build.add, 2)),
+    "positive": (lambda x: x, 1),
+    **dict.fromkeys(("sign", "sgn"), (made.sign, 1)),
+    "square": (made.square, 1),
+    "reciprocal": (made.reciprocal, 1),
+    "log1p": (made.log1p, 1),
+    "log10": (made.log10, 1),
+    "expm1": (made.expm1, 1),
+    "erf": (made.erf, 1),
+    "sin": (made.sin, 1),
+    "cos": (made.cos, 1),
+    "tan": (made.tan, 1),
+    "sinh": (made.sinh, 1),
+    "cosh": (made.cosh, 1),
+    "relu": (made.relu, 1),
+    "relu6": (lambda x: made.clip(x, build.const(0), build.const(6)), 1),
+    "silu": (made.silu, 1),
+    **dict.fromkeys(("logsigmoid", "log_sigmoid"), (made.log_sigmoid, 1)),
+    "softsign": (made.softsign, 1),
+    "isnan": (made.is_nan, 1),
+    "isinf": (made.is_infinite, 1),
+    "isfinite": (made.is_finite, 1),
+    "add": (build.add, 2),
     **dict.fromkeys(("sub", "subtract"), (build.sub, 2)),
+    "rsub": (lambda x, y: build.sub(y, x), 2),
     **dict.fromkeys(("mul", "multiply"), (build.mul, 2)),
-    **dict.fromkeys(("div", "divide", "true_divide"), (build.div, 2)),
-    **dict.fromkeys(("floor_divide",), (build.floor_div, 2)),
+    **dict.fromkeys(("div", "divide", "true_divide"), (made.divide, 2)),
+    "floor_divide": (build.floor_div, 2),
     **dict.fromkeys(("remainder", "mod"), (build.floor_mod, 2)),
-    **dict.fromkeys(("fmod",), (_truncated_mod, 2)),
+    "fmod": (made.truncated_mod, 2),
     **dict.fromkeys(("pow", "power", "float_power"), (build.power, 2)),
-    **dict.fromkeys(("minimum", "fmin", "min"), (build.minimum, 2)),
-    **dict.fromkeys(("maximum", "fmax", "max"), (build.maximum, 2)),
+    "hypot": (made.hypot, 2),
+    "logaddexp": (made.logaddexp, 2),
+    **dict.fromkeys(("minimum", "fmin", "min", "clamp_max"), (build.minimum, 2)),
+    **dict.fromkeys(("maximum", "fmax", "max", "clamp_min"), (build.maximum, 2)),
     **dict.fromkeys(("lt", "less"), (build.lt, 2)),
     **dict.fromkeys(("le", "less_equal"), (build.le, 2)),
     **dict.fromkeys(("gt", "greater"), (lambda a, b: build.lt(b, a), 2)),
     **dict.fromkeys(("ge", "greater_equal"), (lambda a, b: build.le(b, a), 2)),
     **dict.fromkeys(("eq", "equal"), (build.eq, 2)),
     **dict.fromkeys(("ne", "not_equal"), (build.ne, 2)),
-    **dict.fromkeys(("bitwise_and",), (build.and_, 2)),
-    **dict.fromkeys(("bitwise_or",), (build.or_, 2)),
-    **dict.fromkeys(("bitwise_xor",), (build.xor, 2)),
+    "bitwise_and": (build.and_, 2),
+    "bitwise_or": (build.or_, 2),
+    "bitwise_xor": (build.xor, 2),
     **dict.fromkeys(("bitwise_not", "invert", "bitwise_invert"), (build.not_, 1)),
-    **dict.fromkeys(("logical_and",), (_logical(build.and_), 2)),
-    **dict.fromkeys(("logical_or",), (_logical(build.or_), 2)),
-    **dict.fromkeys(("logical_xor",), (_logical(build.xor), 2)),
-    **dict.fromkeys(("logical_not",), (_logical(build.not_), 1)),
+    "logical_and": (_logical(build.and_), 2),
+    "logical_or": (_logical(build.or_), 2),
+    "logical_xor": (_logical(build.xor), 2),
+    "logical_not": (_logical(build.not_), 1),
     **dict.fromkeys(("left_shift", "bitwise_left_shift"), (build.shl, 2)),
     **dict.fromkeys(("right_shift", "bitwise_right_shift"), (build.shr, 2)),
-    **dict.fromkeys(("where",), (build.where, 3)),
-    **dict.fromkeys(("masked_fill",), (_masked_fill, 3)),
+    "where": (build.where, 3),
+    "masked_fill": (made.masked_fill, 3),
+    "lerp": (made.lerp, 3),
+    "gelu": (made.gelu, 1),
+    "softplus": (made.softplus, 1),
+    "leaky_relu": (made.leaky_relu, 1),
+    "elu": (made.elu, 1),
+    "hardtanh": (made.hardtanh, 1),
 }
 """Function and number of operands by name."""
+
+_ORDER = {
+    "where": ("condition", "input", "other"),
+    "masked_fill": ("input", "mask", "value"),
+    "lerp": ("input", "end", "weight"),
+}
+"""Names of operands; other functions have `input` and `other`."""
+
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "gelu": ("approximate",),
+    "softplus": ("beta", "threshold"),
+    "leaky_relu": ("negative_slope",),
+    "elu": ("alpha",),
+    "hardtanh": ("min_val", "max_val"),
+    "div": ("rounding_mode",),
+    "divide": ("rounding_mode",),
+}
+"""Names of what may follow a function's operands, in order: numbers or texts, nothing traced."""
 
 _HARMLESS = (("inplace", False), ("out", None), ("alpha", 1))
 CLIPS = ("clip", "clamp")
@@ -164,20 +130,23 @@ def call_named(
     if name not in NAMED:
         fail(f"{title} has no counterpart in a kernel", "known are " + ", ".join(sorted(NAMED)))
     function, count = NAMED[name]
-    names = ("condition", "input", "other") if count == 3 else ("input", "other")
-    if function is _masked_fill:
-        names = ("input", "mask", "value")
+    names = _ORDER.get(name, ("input", "other"))
     operands = [*args, *(options.pop(key) for key in names[len(args) :] if key in options)]
-    rounding = options.pop("rounding_mode", None) if function is build.div else None
+    keys = _OPTIONS.get(name, ())
+    chosen = dict(zip(keys, operands[count:], strict=False))
+    del operands[count : count + len(keys)]
+    chosen.update((key, options.pop(key)) for key in keys if key in options)
+    if name in ("add", "sub", "subtract") and "alpha" in options and len(operands) == 2:
+        operands[1] = apply(build.mul, operands[1], options.pop("alpha"))
     if options:
         fail(f"{title} takes no {', '.join(options)} here")
     if len(operands) != count:
         fail(f"{title} takes {count} operands here, not {len(operands)}")
-    if rounding is not None:
-        function = {"floor": build.floor_div, "trunc": lambda a, b: _truncate(build.div(a, b))}[
-            rounding
-        ]
-    return apply(function, *operands)
+    given = {
+        key: value if value is None or isinstance(value, str) else lift(value, None)
+        for key, value in chosen.items()
+    }
+    return apply(lambda *nodes: function(*nodes, **given), *operands)
 
 
 def convert(x: Any, dtype: Any) -> Traced:
@@ -192,8 +161,8 @@ def clip(x: Any, low: Any = None, high: Any = None) -> Traced:
     """The number in [low, high] nearest to x; None is no limit."""
     given = [bound for bound in (low, high) if bound is not None]
     if low is None:
-        return apply(lambda node, top: _clip(node, None, top), x, *given)
-    return apply(_clip, x, *given)
+        return apply(lambda node, top: made.clip(node, None, top), x, *given)
+    return apply(made.clip, x, *given)
 
 
 def scalar(name: str, dtype: str = "f32") -> Traced:

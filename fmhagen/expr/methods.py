@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any
 
 from fmhagen.expr.functions import CLIPS, NAMED, call_named, convert
 from fmhagen.expr.nodes import Type
 from fmhagen.expr.traced import DTYPES, Traced, fail
+
+
+def _dtype(type: Type) -> Any:
+    """Return torch's dtype of a type where torch is there, else NumPy's.
+
+    It is for what functions do with it: `x.to(score.dtype)`, `torch.finfo(score.dtype).min`,
+    `torch.zeros((), dtype=score.dtype)`.
+    """
+    name = {Type.BOOL: "bool", Type.I32: "int32", Type.F32: "float32"}[type]
+    torch = sys.modules.get("torch")
+    if hasattr(torch, name):
+        return getattr(torch, name)
+    import numpy as np
+
+    return np.dtype(name)
 
 
 def type_of(dtype: Any) -> Type:
@@ -59,7 +75,9 @@ def method_of(value: Traced, name: str) -> Any:
     if name in ("ndim",):
         return 0
     if name == "dtype":
-        return value.node.type
+        return _dtype(value.node.type)
+    if name == "type_as":
+        return lambda other: _to(value, (other,), {})
     if name == "device":
         return None
     return fail(f".{name} has no counterpart in a kernel", "known are " + ", ".join(sorted(NAMED)))

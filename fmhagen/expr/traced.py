@@ -9,10 +9,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import TracebackType
 from typing import Any, NoReturn, Protocol
 
 from fmhagen.errors import TraceError
 from fmhagen.expr import build
+from fmhagen.expr import composed as made
 from fmhagen.expr.build import ExpressionError
 from fmhagen.expr.nodes import Node, Parameter, Type
 
@@ -64,6 +66,17 @@ def fail(message: str, hint: str | None = None) -> NoReturn:
     while frame.f_back is not None and _is_foreign(frame.f_code.co_filename):
         frame = frame.f_back
     raise TraceError(message, path=frame.f_code.co_filename, line=frame.f_lineno, suggestion=hint)
+
+
+def last_line_of_user(trace: TracebackType | None) -> tuple[str, int] | None:
+    """Return file and line of the user's code that an error passed through last."""
+    found = None
+    while trace is not None:
+        path = trace.tb_frame.f_code.co_filename
+        if not _is_foreign(path):
+            found = path, trace.tb_lineno
+        trace = trace.tb_next
+    return found
 
 
 def _is_foreign(filename: str) -> bool:
@@ -140,6 +153,20 @@ class Traced:
     def __divmod__(self, other: Any) -> tuple[Traced, Traced]:
         """Return the floor of the quotient, and the remainder."""
         return apply(build.floor_div, self, other), apply(build.floor_mod, self, other)
+
+    def __rdivmod__(self, other: Any) -> tuple[Traced, Traced]:
+        """Return the same of the other operand by this one."""
+        return apply(build.floor_div, other, self), apply(build.floor_mod, other, self)
+
+    def __round__(self, digits: int | None = None) -> Traced:
+        """Return the nearest whole number, of two the even one."""
+        if digits:
+            fail(f"round to {digits} digits", "scale the value, round it, and scale it back")
+        return apply(made.nearest, self)
+
+    def __trunc__(self) -> Traced:
+        """Return the whole number towards zero."""
+        return apply(made.truncate, self)
 
     # Protocols and methods of arrays.
 
