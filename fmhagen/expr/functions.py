@@ -88,7 +88,7 @@ NAMED: dict[str, tuple[Callable[..., Node], int]] = {
 }
 """Function and number of operands by name."""
 
-_ORDER = {
+_ORDER: dict[str, tuple[str, ...]] = {
     "where": ("condition", "input", "other"),
     "masked_fill": ("input", "mask", "value"),
     "lerp": ("input", "end", "weight"),
