@@ -101,6 +101,17 @@ MASKS: dict[str, MaskCase] = {
     "falling": MaskCase(spec=_mask(lambda b, h, q, k: q + k < 100), tight=False),
     "xor": MaskCase(spec=_mask(lambda b, h, q, k: (k <= q) ^ (k < 50)), tight=False, bands=2),
     "nothing": MaskCase(spec=_mask(lambda b, h, q, k: (k < q) & (k > q))),
+    "exact_ratios": MaskCase(
+        spec=_mask(
+            lambda b, h, q, k: (
+                ((q / 41).astype(np.int32) == np.floor(k / 41))
+                & ((q * 1.0) % 47 <= (k * 1.0) % 47 + 5)
+                & (np.hypot(q - 7, k - 9) >= 12)
+            )
+        ),
+        tight=False,
+    ),
+    "ratio": MaskCase(spec=_mask(lambda b, h, q, k: (k / 2 <= q) & (q / 3 <= k)), tight=False),
     "squares": MaskCase(spec=_mask(lambda b, h, q, k: k * k <= 50 * q), tight=False),
     "doubled": MaskCase(spec=_mask(lambda b, h, q, k: (2 * k <= q + 3) & (3 * k >= q - 40))),
 }

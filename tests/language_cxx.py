@@ -39,7 +39,8 @@ inline f32 infinity() { return INFINITY; }
 inline f32 exp2_approx(f32 x) { return exp2f(x); }
 inline f32 log2_approx(f32 x) { return log2f(x); }
 inline f32 tanh_approx(f32 x) { return tanhf(x); }
-inline f32 sqrt_approx(f32 x) { return sqrtf(x); }
+inline f32 sqrt_approx(f32 x) { return sqrtf(x) * 1.0000001f; }
+inline f32 sqrt_exact(f32 x) { return sqrtf(x); }
 inline f32 reciprocal_approx(f32 x) { return 1.0f / x; }
 inline f32 minimum(f32 a, f32 b) { return fminf(a, b); }
 inline f32 maximum(f32 a, f32 b) { return fmaxf(a, b); }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from fmhagen.expr.exact import exactly
 from fmhagen.expr.nodes import LEAVES, Node, Parameter, Type
 
 Number = bool | int | float
@@ -66,8 +67,8 @@ def cast(x: Node, type: Type) -> Node:
             raise ExpressionError(f"{x.value} is no integer")
         return const(int(x.value) if type == Type.I32 else x.value, type)
     if type == Type.BOOL:
-        return Node.of("ne", Type.BOOL, (x, const(0, x.type)))
-    return Node.of("cast", type, (x,))
+        return Node.of("ne", Type.BOOL, (exactly(x), const(0, x.type)))
+    return Node.of("cast", type, (exactly(x),))
 
 
 def common(*operands: Node, least: Type = Type.BOOL) -> tuple[Node, ...]:

@@ -4,6 +4,7 @@ Operations, by type of their operands:
     i32, f32    add sub mul neg abs min max; compared by lt le eq ne
     i32         floor_div floor_mod (Python's), and or xor not shl shr (arithmetic)
     f32         div exp exp2 log log2 tanh sigmoid sqrt rsqrt floor
+                quotient and root: div and sqrt without an error, see `fmhagen.expr.exact`
     bool        and or xor not; where(condition, a, b) chooses between values of any type
     cast        between all types: to i32 towards zero, to bool as != 0
 """
@@ -27,6 +28,7 @@ from fmhagen.expr.basics import (
     load,
     param,
 )
+from fmhagen.expr.exact import exactly
 from fmhagen.expr.logic import and_, eq, le, lt, ne, not_, or_, shl, shr, where, xor
 from fmhagen.expr.nodes import Node, Type
 
@@ -186,7 +188,8 @@ UNARY: dict[str, Callable[[float], float]] = {
 
 def unary(op: str, a: Node) -> Node:
     """Return one of `UNARY`."""
-    return folded(op, Type.F32, UNARY[op], cast(a, Type.F32))
+    operand = cast(a, Type.F32)
+    return folded(op, Type.F32, UNARY[op], exactly(operand) if op == "floor" else operand)
 
 
 def floor(a: Node) -> Node:

@@ -20,6 +20,7 @@ _BINARY = {
     "add": ("+", 12),
     "sub": ("-", 12),
     "mul": ("*", 13),
+    "quotient": ("/", 13),
     "shl": ("<<", 11),
     "shr": (">>", 11),
     "lt": ("<", 9),
@@ -38,6 +39,7 @@ _F32_CALLS = {
     "log2": "log2_approx",
     "tanh": "tanh_approx",
     "sqrt": "sqrt_approx",
+    "root": "sqrt_exact",
     "floor": "floor_f32",
 }
 _PRIMARY, _UNARY, _MUL, _TERNARY = 16, 15, 13, 2

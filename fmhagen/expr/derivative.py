@@ -88,7 +88,7 @@ def _shares(node: Node, by: Node) -> list[tuple[Node, Node]]:
             return [(a, build.neg(by))]
         case "mul", (a, b):
             return [(a, build.mul(by, b)), (b, build.mul(by, a))]
-        case "div", (a, b):
+        case "div" | "quotient", (a, b):
             return [(a, build.div(by, b)), (b, build.neg(build.div(build.mul(by, node), b)))]
         case "where", (condition, a, b):
             return [
@@ -119,7 +119,7 @@ def _slope(node: Node) -> Node | None:
             return build.sub(_ONE, build.mul(node, node))
         case "sigmoid":
             return build.mul(node, build.sub(_ONE, node))
-        case "sqrt":
+        case "sqrt" | "root":
             return build.div(_HALF, node)
         case "rsqrt":
             return build.mul(build.const(-0.5), build.mul(node, build.mul(node, node)))

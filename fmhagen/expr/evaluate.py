@@ -79,6 +79,7 @@ def _functions(operands: Type) -> Mapping[str, Callable[..., Any]]:
         "sub": np.subtract,
         "mul": np.multiply,
         "div": np.divide,
+        "quotient": np.divide,
         "floor_div": np.floor_divide,
         "floor_mod": np.mod,
         "neg": np.negative,
@@ -103,6 +104,7 @@ def _functions(operands: Type) -> Mapping[str, Callable[..., Any]]:
         "tanh": np.tanh,
         "sigmoid": lambda x: 0.5 * np.tanh(0.5 * x) + 0.5,
         "sqrt": np.sqrt,
+        "root": np.sqrt,
         "rsqrt": lambda x: 1 / np.sqrt(x),
         "floor": np.floor,
     }

@@ -38,11 +38,11 @@ def _is_finite(node: Node) -> bool:
         return bool(node.value.finite)
     if node.op in _LARGEST_EXPONENT:
         return range_of(node.args[0])[1] <= _LARGEST_EXPONENT[node.op]
-    if node.op == "sqrt":
+    if node.op in ("sqrt", "root"):
         return range_of(node.args[0])[0] >= 0
     if node.op in ("log", "log2", "rsqrt"):
         return range_of(node.args[0])[0] > 0
-    if node.op == "div":
+    if node.op in ("div", "quotient"):
         low, high = range_of(node.args[1])
         return low > 0 or high < 0
     return node.op in _FINITE

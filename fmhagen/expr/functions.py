@@ -132,10 +132,10 @@ def call_named(
     function, count = NAMED[name]
     names = _ORDER.get(name, ("input", "other"))
     operands = [*args, *(options.pop(key) for key in names[len(args) :] if key in options)]
-    keys = _OPTIONS.get(name, ())
-    chosen = dict(zip(keys, operands[count:], strict=False))
-    del operands[count : count + len(keys)]
-    chosen.update((key, options.pop(key)) for key in keys if key in options)
+    choices = _OPTIONS.get(name, ())
+    chosen = dict(zip(choices, operands[count:], strict=False))
+    del operands[count : count + len(choices)]
+    chosen.update((key, options.pop(key)) for key in choices if key in options)
     if name in ("add", "sub", "subtract") and "alpha" in options and len(operands) == 2:
         operands[1] = apply(build.mul, operands[1], options.pop("alpha"))
     if options:

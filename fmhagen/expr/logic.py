@@ -14,6 +14,7 @@ from fmhagen.expr.basics import (
     folded,
     is_number,
 )
+from fmhagen.expr.exact import exactly
 from fmhagen.expr.nodes import Node, Type
 
 
@@ -102,7 +103,7 @@ def shr(a: Node, b: Node) -> Node:
 
 def lt(a: Node, b: Node) -> Node:
     """a < b."""
-    a, b = common(a, b, least=Type.I32)
+    a, b = map(exactly, common(a, b, least=Type.I32))
     if a is b:
         return FALSE
     return folded("lt", Type.BOOL, lambda x, y: x < y, a, b)
@@ -110,7 +111,7 @@ def lt(a: Node, b: Node) -> Node:
 
 def le(a: Node, b: Node) -> Node:
     """a <= b."""
-    a, b = common(a, b, least=Type.I32)
+    a, b = map(exactly, common(a, b, least=Type.I32))
     if a is b and a.type == Type.I32:
         return TRUE
     return folded("le", Type.BOOL, lambda x, y: x <= y, a, b)
@@ -118,7 +119,7 @@ def le(a: Node, b: Node) -> Node:
 
 def eq(a: Node, b: Node) -> Node:
     """a == b."""
-    a, b = common(a, b)
+    a, b = map(exactly, common(a, b))
     if a.type == Type.BOOL:
         return not_(xor(a, b))
     if a is b and a.type == Type.I32:
@@ -128,7 +129,7 @@ def eq(a: Node, b: Node) -> Node:
 
 def ne(a: Node, b: Node) -> Node:
     """a != b."""
-    a, b = common(a, b)
+    a, b = map(exactly, common(a, b))
     if a.type == Type.BOOL:
         return xor(a, b)
     if a is b and a.type == Type.I32:

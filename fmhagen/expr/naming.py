@@ -12,6 +12,7 @@ _NOUNS = {
     "sub": "difference",
     "mul": "product",
     "div": "ratio",
+    "quotient": "ratio",
     "floor_div": "quotient",
     "floor_mod": "remainder",
     "neg": "negated",
@@ -30,6 +31,7 @@ _NOUNS = {
     "log": "logarithm",
     "log2": "logarithm",
     "sqrt": "root",
+    "root": "root",
     "rsqrt": "inverse_root",
     "cast": "converted",
 }

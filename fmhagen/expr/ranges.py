@@ -54,13 +54,13 @@ def range_of(node: Node) -> Range:
             return (0.0, min(d - 1, b) if a >= 0 else d - 1)
         case "where", [_, (a, b), (c, d)]:
             return (min(a, c), max(b, d))
-        case "div", [(a, b), (c, d)] if c == d and c > 0:
+        case "div" | "quotient", [(a, b), (c, d)] if c == d and c > 0:
             return (a / c, b / c)
         case "tanh", _:
             return (-1.0, 1.0)
         case "sigmoid", _:
             return (0.0, 1.0)
-        case "exp" | "exp2" | "sqrt" | "rsqrt", _:
+        case "exp" | "exp2" | "sqrt" | "root" | "rsqrt", _:
             return (0.0, math.inf)
         case "cast", [(a, b)]:
             return (a, b) if node.args[0].type != Type.F32 else _ALL
@@ -96,7 +96,7 @@ def direction(node: Node, leaf: str) -> int | None:
             return a if node.args[0].type != Type.BOOL else None
         case "mul", [a, b]:
             return _scaled(a, node.args[1]) if b == STAYS else _scaled_if(a, b, node)
-        case "floor_div" | "div", [a, 0]:
+        case "floor_div" | "div" | "quotient", [a, 0]:
             return _scaled(a, node.args[1])
         case "where", [0, a, b]:
             return _joined(a, b)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fmhagen.expr import build
+from fmhagen.expr.exact import exactly
 from fmhagen.expr.nodes import Node, walk
 
 _MAKERS: dict[str, Callable[..., Node]] = {
@@ -12,6 +13,8 @@ _MAKERS: dict[str, Callable[..., Node]] = {
     "sub": build.sub,
     "mul": build.mul,
     "div": build.div,
+    "quotient": lambda a, b: exactly(build.div(a, b)),
+    "root": lambda a: exactly(build.unary("sqrt", a)),
     "floor_div": build.floor_div,
     "floor_mod": build.floor_mod,
     "neg": build.neg,

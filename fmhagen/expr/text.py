@@ -22,6 +22,7 @@ _BINARY = {
     "sub": ("-", 12),
     "mul": ("*", 13),
     "div": ("/", 13),
+    "quotient": ("/", 13),  # what reads it back tells them apart by what they stand in
     "floor_div": ("//", 13),
     "floor_mod": ("%", 13),
     "shl": ("<<", 11),
@@ -35,7 +36,7 @@ _BINARY = {
     "ne": ("!=", 7),
 }
 _UNARY = {"neg": "-", "not": "~"}
-_CALLS = {"min": "minimum", "max": "maximum"}
+_CALLS = {"min": "minimum", "max": "maximum", "root": "sqrt"}
 _FUNCTIONS: dict[str, Callable[..., Node]] = {
     "abs": build.absolute,
     "minimum": build.minimum,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fmhagen.expr import build
 from fmhagen.expr.nodes import Node, Type, walk
 from fmhagen.expr.ranges import range_of
+from fmhagen.expr.substitution import rebuilt
 
 _SPAN = {
     "q_idx": (build.leaf("m_first"), build.leaf("m_last")),
@@ -100,6 +101,10 @@ def _number(node: Node, found: dict[Node, Span]) -> Span:
             )
         case "floor_mod", [a, b] if b.low is b.high and range_of(node.args[1])[0] >= 1:
             return _remainder(a, node.args[1])
+        case "div" | "quotient", [a, b] if b.low is b.high and range_of(node.args[1])[0] > 0:
+            return Span(_like(node, a.low, b.low), _like(node, a.high, b.low))
+        case "root", [a]:
+            return Span(_like(node, a.low), _like(node, a.high))
         case "shr" | "shl", [a, b] if b.low is b.high:
             shift = build.shr if node.op == "shr" else build.shl
             return Span(_apply(shift, a.low, b.low), _apply(shift, a.high, b.low))
@@ -110,6 +115,11 @@ def _number(node: Node, found: dict[Node, Span]) -> Span:
         case "cast", [a]:
             return Span(_cast(a.low, node.type), _cast(a.high, node.type))
     return _UNKNOWN
+
+
+def _like(node: Node, *args: Node | None) -> Node | None:
+    """Return the operation of a node on other operands, as exact as it is."""
+    return _apply(lambda *known: rebuilt(node, known), *args)
 
 
 def _apply(function: Callable[..., Node], *nodes: Node | None) -> Node | None:

@@ -17,6 +17,8 @@ _CLK = {
     "exp": RAISE_CLK + VECTOR_CLK,
     "log": RAISE_CLK + VECTOR_CLK,
     "div": RAISE_CLK + VECTOR_CLK,
+    "quotient": RAISE_CLK + 10 * VECTOR_CLK,
+    "root": RAISE_CLK + 10 * VECTOR_CLK,
     "rsqrt": 2 * RAISE_CLK,
     "sigmoid": 2 * RAISE_CLK + 2 * VECTOR_CLK,
     "tanh": 2 * RAISE_CLK + 3 * VECTOR_CLK,

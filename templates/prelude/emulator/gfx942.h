@@ -290,6 +290,8 @@ FMHAGEN_MODEL f32 reciprocal_approx(f32 x) { return 1.0f / x; }
 
 FMHAGEN_MODEL f32 sqrt_approx(f32 x) { return __builtin_sqrtf(flush_denormal(x)); }
 
+FMHAGEN_MODEL f32 sqrt_exact(f32 x) { return __builtin_sqrtf(x); }
+
 FMHAGEN_MODEL f32 absolute(f32 x) { return __builtin_fabsf(x); }
 
 FMHAGEN_MODEL f32 floor_f32(f32 x) { return __builtin_floorf(x); }

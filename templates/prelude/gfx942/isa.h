@@ -229,6 +229,11 @@ FMHAGEN_DEVICE f32 sqrt_approx(f32 x) {
   return __builtin_amdgcn_sqrtf(x);
 }
 
+// The square root of x, rounded to nearest (v_sqrt_f32 and steps of Newton's).
+FMHAGEN_DEVICE f32 sqrt_exact(f32 x) {
+  return __builtin_sqrtf(x);
+}
+
 // |x| (a modifier of the next instruction).
 FMHAGEN_DEVICE f32 absolute(f32 x) {
   return __builtin_fabsf(x);

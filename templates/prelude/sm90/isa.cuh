@@ -215,6 +215,9 @@ FMHAGEN_DEVICE f32 floor_f32(f32 x) { return floorf(x); }
 // The square root (9.7.3.15, sqrt.approx.ftz).
 FMHAGEN_DEVICE f32 sqrt_approx(f32 x) { asm("sqrt.approx.ftz.f32 %0, %0;" : "+f"(x)); return x; }
 
+// The square root, rounded to nearest (9.7.3.15, sqrt.rn).
+FMHAGEN_DEVICE f32 sqrt_exact(f32 x) { asm("sqrt.rn.f32 %0, %0;" : "+f"(x)); return x; }
+
 // The hyperbolic tangent; relative error 2^-11 (9.7.3.23, tanh.approx).
 FMHAGEN_DEVICE f32 tanh_approx(f32 x) { asm("tanh.approx.f32 %0, %0;" : "+f"(x)); return x; }
 

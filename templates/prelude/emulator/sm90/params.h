@@ -36,6 +36,11 @@ FMHAGEN_MODEL f32 sqrt_approx(f32 x) {
   return emulator::flush_denormal(sqrtf(emulator::flush_denormal(x)));
 }
 
+FMHAGEN_MODEL f32 sqrt_exact(f32 x) {
+  emulator::check_register("sqrt_exact", x);
+  return sqrtf(x);
+}
+
 FMHAGEN_MODEL f32 tanh_approx(f32 x) {
   emulator::check_register("tanh_approx", x);
   return tanhf(x);
