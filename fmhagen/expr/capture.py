@@ -12,7 +12,8 @@ from fmhagen.expr.closures import captured, free_name, is_tensor, rebound
 from fmhagen.expr.mods import merge_bound
 from fmhagen.expr.nodes import PARAMETER_TYPES, Node, Parameter, Type
 from fmhagen.expr.torch_functions import element, watch
-from fmhagen.expr.traced import TensorHandle, Traced, fail, last_line_of_user, lift
+from fmhagen.expr.traced import TensorHandle, Traced, lift
+from fmhagen.expr.userline import fail, last_line_of_user
 
 __all__ = ["Capture", "declared", "dtype_of", "is_tensor", "trace"]
 

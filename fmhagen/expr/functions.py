@@ -9,7 +9,8 @@ from typing import Any
 from fmhagen.expr import build
 from fmhagen.expr import composed as made
 from fmhagen.expr.nodes import Node, Parameter, Type
-from fmhagen.expr.traced import TensorHandle, Traced, apply, fail, lift
+from fmhagen.expr.traced import TensorHandle, Traced, apply, lift
+from fmhagen.expr.userline import fail
 
 
 def _logical(function: Callable[..., Node]) -> Callable[..., Node]:

@@ -8,7 +8,8 @@ from typing import Any
 
 from fmhagen.expr.functions import CLIPS, NAMED, call_named, convert
 from fmhagen.expr.nodes import Type
-from fmhagen.expr.traced import DTYPES, Traced, fail
+from fmhagen.expr.traced import DTYPES, Traced
+from fmhagen.expr.userline import fail
 
 
 def _dtype(type: Type) -> Any:

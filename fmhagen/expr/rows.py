@@ -15,7 +15,8 @@ from typing import Any
 from fmhagen.expr import build
 from fmhagen.expr.functions import NAMED
 from fmhagen.expr.nodes import Node
-from fmhagen.expr.traced import Traced, apply, fail
+from fmhagen.expr.traced import Traced, apply
+from fmhagen.expr.userline import fail
 
 LONGEST = 256
 """Most elements of a row: each of them is a load and more in the kernel."""

@@ -10,7 +10,8 @@ from fmhagen.expr import build
 from fmhagen.expr.build import Number
 from fmhagen.expr.functions import call_named
 from fmhagen.expr.nodes import Node
-from fmhagen.expr.traced import Scope, Traced, fail, lift, scope_of
+from fmhagen.expr.traced import Scope, Traced, lift, scope_of
+from fmhagen.expr.userline import fail
 
 _METADATA = (
     "__get__",
