@@ -106,7 +106,7 @@ class Traced:
         """Refuse, except for the indices of a scalar."""
         if index is Ellipsis or index == ():
             return self
-        fail("a position or a score is one number and has no elements")
+        return fail("a position or a score is one number and has no elements")
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
         """Refuse: NumPy asks for this where it has no protocol."""
@@ -186,7 +186,7 @@ def lift(value: Any, scope: Scope | None) -> Node:
             f"a tensor of shape {tuple(value.shape)} stands where one number is needed",
             "index it by b, h, q_idx, kv_idx or values made of them",
         )
-    fail(f"a {kind.__module__}.{kind.__qualname__} is no value of a mask or score function")
+    return fail(f"a {kind.__module__}.{kind.__qualname__} is no value of a mask or score function")
 
 
 def scope_of(*values: Any) -> Scope | None:
