@@ -27,6 +27,7 @@ DIMS = (
     {"head_dim": 64},
     {"head_dim": 128},
     {"head_dim": 192, "head_dim_v": 128},
+    {"head_dim": 64, "head_dim_v": 128},
     {"head_dim": 256},
 )
 

@@ -13,10 +13,13 @@ from hypothesis import strategies as st
 from language_cases import MASKS
 from language_problems import Problem
 
+from fmhagen.checking.verification import Case, verify
 from fmhagen.emission import emit_source
 from fmhagen.errors import ScheduleError
 from fmhagen.explaining.key_runs import Place, key_runs
 from fmhagen.formula import is_mapped
+from fmhagen.instance import Instance
+from fmhagen.oracle.comparison import tolerance_of
 from fmhagen.plan.attention import Plan
 from fmhagen.runtime.emulator_backend import EmulatorOptions
 from fmhagen.schedule import Rescale, Schedule, Store
@@ -268,6 +271,24 @@ def test_packed_rows_leave_from_registers() -> None:
     schedule = dataclasses.replace(default_schedule(spec, SM90), store=Store.STAGED)
     with pytest.raises(ScheduleError, match="store='direct'"):
         plan_of(spec, "sm90", schedule)
+
+
+@pytest.mark.parametrize("dims", [(64, 80), (48, 128), (64, 128), (128, 144), (64, 256)], ids=str)
+def test_an_output_wider_than_its_query_leaves_from_registers(dims: tuple[int, int]) -> None:
+    """O has no room in the place of a Q that has fewer columns."""
+    for fields in ({}, {"causal": True}, {"causal": True, "window_left": 99}, {"soft_cap": 9.0}):
+        spec = AttentionSpec(head_dim=dims[0], head_dim_v=dims[1], **fields)
+        schedule = default_schedule(spec, SM90)
+        assert schedule.store == Store.DIRECT
+        with pytest.raises(ScheduleError, match="does not fit over its Q"):
+            plan_of(spec, "sm90", dataclasses.replace(schedule, store=Store.STAGED, split_q=False))
+
+
+@pytest.mark.parametrize(("d", "dv", "causal"), [(64, 128, False), (64, 128, True), (48, 96, False)])
+def test_outputs_of_other_depths(d: int, dv: int, causal: bool) -> None:
+    instance = Instance.of(AttentionSpec(head_dim=d, head_dim_v=dv, causal=causal), SM90)
+    case = Case(batch=2, heads=4, heads_kv=2, seqlen_q=200, seqlen_k=171, seed=3)
+    assert verify(instance, case, device="emulator").comparison.within(tolerance_of("bf16"))
 
 
 @pytest.mark.parametrize("causal", [False, True])

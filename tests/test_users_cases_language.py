@@ -19,6 +19,7 @@ from emulated import TARGET_NAMES
 import fmhagen
 from fmhagen.api import Kernel, compile_kernel, reference
 from fmhagen.errors import TensorError
+from fmhagen.expr.mods import MaskMod, ScoreMod
 from fmhagen.oracle.comparison import compare, tolerance_of
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import find_target
@@ -302,6 +303,18 @@ def test_a_score_function_that_ignores_its_score(target: str) -> None:
     spec = AttentionSpec(head_dim=64, score_mod="0.0")
     o = kernel_of(spec, target)(q, k, v)
     assert np.all(np.abs(o[..., 0].astype(float) - 44.5) < 0.3)
+    # What it captures and does not use, the cap and the slopes have no effect, and are taken.
+    bias = np.zeros((1, 90), np.float32)
+    ignores = MaskMod(lambda b, h, m, n: np.where(True, n < 90, bias[h, n] > 0))
+    given = {"alibi_slopes": np.ones(1, np.float32), "soft_cap": 3.0}
+    for constant in (
+        lambda s, b, h, m, n: 0.25,
+        ScoreMod(lambda s, b, h, m, n: s + bias[h, n]).then(ScoreMod("2.0")),
+    ):
+        same = fmhagen.attention(
+            *(q, k, v), score_mod=constant, mask_mod=ignores, target=target, **given
+        )
+        assert (same == o).all()
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "fp16"])

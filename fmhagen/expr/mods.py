@@ -21,7 +21,7 @@ class Mod:
 
     Attributes:
         node: the expression.
-        bound: captured tensor by the name of its parameter.
+        bound: captured tensor by the name of its parameter; those that the expression reads.
     """
 
     __slots__ = ("bound", "node")
@@ -72,7 +72,10 @@ class Mod:
             limit = f"must read {', '.join(self.ARGUMENTS)}, not {', '.join(sorted(foreign))}"
             raise InvalidSpecError(field, to_text(node), limit)
         object.__setattr__(self, "node", build.cast(node, self.RESULT))
-        object.__setattr__(self, "bound", {**found, **(bound or {})})
+        read = {parameter.name for parameter in parameters_of(node)}
+        known = {**found, **(bound or {})}
+        left = {name: tensor for name, tensor in known.items() if name in read}
+        object.__setattr__(self, "bound", left)
 
     @classmethod
     def of(cls, value: Any) -> Self | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fmhagen.errors import ScheduleError
 from fmhagen.lowering.warp_specialised_cache import COPY_WARPS, V_LANDED
 from fmhagen.lowering.warp_specialised_maps import BOX_COLUMNS, SWIZZLE_BYTES
 from fmhagen.plan.attention import SharedRegion
@@ -15,7 +16,11 @@ WORD_BYTES = 4
 
 
 def shared_map(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[SharedRegion, ...], int]:
-    """Return the regions of shared memory in order, and how many bytes they take."""
+    """Return the regions of shared memory in order, and how many bytes they take.
+
+    Raises:
+        ScheduleError: O does not fit where it is to be staged.
+    """
     q_bytes = schedule.tile_m * SWIZZLE_BYTES * boxes_of(spec.d)
     k_bytes = schedule.tile_n * SWIZZLE_BYTES * boxes_of(spec.d)
     v_bytes = schedule.tile_n * SWIZZLE_BYTES * boxes_of(spec.dv)
@@ -23,6 +28,9 @@ def shared_map(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[SharedReg
     q, kv = schedule.q_stages, schedule.stages
     q_barriers = q * schedule.consumers if schedule.split_q else q
     staged = schedule.store == Store.STAGED
+    if staged and is_wider(spec):
+        limit = f"O of {spec.dv} columns does not fit over its Q of {spec.d}"
+        raise ScheduleError("store", str(schedule.store), limit, "use store='direct'")
     o_full = ("O_FULL", q * BARRIER_BYTES, f"O is staged ({warps} consumer warps)")
     gathers = schedule.copy == Copy.GATHER
     landed = f"has landed ({f'{COPY_WARPS} producer warps' if gathers else '1 + bytes'})"
@@ -68,6 +76,11 @@ def _small_rows(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[str, int
         return copied
     comment = f"factors of the keys of a tile [{schedule.stages}]"
     return (*copied, ("SMEM_FACTORS", schedule.stages * keys * WORD_BYTES, comment))
+
+
+def is_wider(spec: AttentionSpec) -> bool:
+    """Return whether a tile of O is larger than one of Q, so that it cannot be staged over it."""
+    return boxes_of(spec.dv) > boxes_of(spec.d)
 
 
 def boxes_of(depth: int) -> int:

@@ -122,12 +122,14 @@ class Arguments:
         self._numbers = _NUMBERS if spec.varlen else ()
         if reads_cache:
             self._numbers = (*self._numbers[:1], "num_splits")
-        self._in_params = frozenset(slot.name for slot in self._slots if not slot.keyword)
-        words = [slot.keyword for slot in self._slots if slot.keyword]
+        mods = (mod for mod in (spec.mask_mod, spec.score_mod) if mod is not None)
+        self._in_params = frozenset(p.name for mod in mods for p in mod.parameters)
+        # NOTE: a score function may ignore its score, and ALiBi with it: slopes are then not read.
+        slopes = ("alibi_slopes",) if spec.alibi else ()
         self._known = frozenset(
             (
                 *self._own_names,
-                *words,
+                *slopes,
                 *self._numbers,
                 *(("params",) if self._in_params else ()),
                 *(("block_map",) if self.is_mapped else ()),

@@ -7,6 +7,7 @@ import dataclasses
 from fmhagen.expr.cap import cap_of
 from fmhagen.expr.finite import may_hide
 from fmhagen.formula import score_of
+from fmhagen.lowering.warp_specialised_shared import is_wider
 from fmhagen.schedule import MainLoop, Rescale, Schedule, Store
 from fmhagen.select.choice import Choice
 from fmhagen.select.rules.gathering import (
@@ -41,6 +42,8 @@ def choose_warp_specialised(spec: AttentionSpec, target: Target) -> Choice:
         choice = _choose_square(spec)
     else:
         choice = _choose_deep(spec)
+    if is_wider(spec):
+        choice = _with_direct_store(choice)
     if may_hide(score_of(spec)):
         choice = _with_maximum(choice, "the score function may hide any key")
     elif spec.max_logit:
@@ -69,6 +72,19 @@ def _with_maximum(choice: Choice, why: str) -> Choice:
     )
 
 
+def _with_direct_store(choice: Choice) -> Choice:
+    """Return a choice in which O, whose rows are wider than those of Q, leaves from registers."""
+
+    def direct(schedule: Schedule) -> Schedule:
+        return dataclasses.replace(schedule, store=Store.DIRECT)
+
+    best = direct(choice.schedule)
+    rejected = {direct(schedule): reason for schedule, reason in choice.rejected}
+    rejected.pop(best, None)
+    reasons = tuple(reason for reason in choice.reasons if reason not in (_SOONER, _BANDED))
+    return Choice(schedule=best, reasons=(*reasons, _WIDER), rejected=tuple(rejected.items()))
+
+
 # (producer, consumer) registers a thread, by consumers: what the warpgroups enter with, dealt anew.
 _REGISTERS = {2: (40, 232), 3: (32, 160), 4: (32, 112)}
 _PING_PONG = (
@@ -86,6 +102,7 @@ _BANDED = (
     "O leaves by the copy engine: tiles of a band see few keys, and stores from registers take a"
     " third of the time between two of them"
 )
+_WIDER = "O leaves from registers: its rows are wider than those of Q, whose place it would take"
 _IN_STEP = "the warpgroups fall into step and wait for the tensor cores together"
 _MAXIMUM = "a row maximum in every step"
 _APART = (
