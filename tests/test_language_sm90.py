@@ -284,7 +284,9 @@ def test_an_output_wider_than_its_query_leaves_from_registers(dims: tuple[int, i
             plan_of(spec, "sm90", dataclasses.replace(schedule, store=Store.STAGED, split_q=False))
 
 
-@pytest.mark.parametrize(("d", "dv", "causal"), [(64, 128, False), (64, 128, True), (48, 96, False)])
+@pytest.mark.parametrize(
+    ("d", "dv", "causal"), [(64, 128, False), (64, 128, True), (48, 96, False)], ids=str
+)
 def test_outputs_of_other_depths(d: int, dv: int, causal: bool) -> None:
     instance = Instance.of(AttentionSpec(head_dim=d, head_dim_v=dv, causal=causal), SM90)
     case = Case(batch=2, heads=4, heads_kv=2, seqlen_q=200, seqlen_k=171, seed=3)
