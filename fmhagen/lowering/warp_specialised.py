@@ -34,7 +34,7 @@ from fmhagen.lowering.warp_specialised_posts import (
     has_room_for_bands,
     post_constants,
 )
-from fmhagen.lowering.warp_specialised_scores import cap_constants, score_unit
+from fmhagen.lowering.warp_specialised_scores import cap_constants, has_near_cap_loop, score_unit
 from fmhagen.lowering.warp_specialised_shared import (
     BARRIER_BYTES,
     GROUP_WARPS,
@@ -186,6 +186,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         modifies_first=language.score is not None
         and language.line is None
         and language.cap is None,
+        near_cap_loop=has_near_cap_loop(schedule, language),
         score_factor=factor,
         score_text=text,
         rescale_on_overflow=schedule.rescale == Rescale.ON_OVERFLOW,
@@ -226,6 +227,7 @@ def _constants(
         return Constant(ctype="u32", name=name, value=value, comment=comment, joins=joins)
 
     tile_m, tile_n, d, dv = schedule.tile_m, schedule.tile_n, spec.d, spec.dv
+    limits = (SUM_LIMIT,) if has_near_cap_loop(schedule, language) else (SUM_LIMIT, FINITE_LIMIT)
     q_rows = GROUP_ROWS if schedule.split_q else tile_m
     return (
         number("TILE_M", tile_m, "query rows of a tile"),
@@ -269,7 +271,7 @@ def _constants(
             )
             for r in shared
         ),
-        *((SUM_LIMIT, FINITE_LIMIT) if schedule.rescale == Rescale.ON_OVERFLOW else ()),
+        *(limits if schedule.rescale == Rescale.ON_OVERFLOW else ()),
         *(
             order_constants(spec, shared, target.l2_bytes // 2)
             if spec.varlen or spec.kv_cache

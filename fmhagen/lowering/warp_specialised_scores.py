@@ -6,6 +6,7 @@ from fmhagen.expr.cap import Cap
 from fmhagen.plan.attention import Constant
 from fmhagen.plan.language import Language
 from fmhagen.plan.small_cache import SmallCache
+from fmhagen.schedule import Rescale, Schedule
 
 LIMIT = 0.3
 """Up to here, in both directions, the polynomial stands for the hyperbolic tangent."""
@@ -26,6 +27,15 @@ def cap_constants(cap: Cap) -> tuple[Constant, ...]:
     return tuple(
         Constant(ctype="f32", name=name, value=value, comment=comment)
         for name, value, comment in numbers
+    )
+
+
+def has_near_cap_loop(schedule: Schedule, language: Language) -> bool:
+    """Say if key tiles with scores near a soft cap go through a loop of their own."""
+    return (
+        language.cap is not None
+        and schedule.rescale == Rescale.ON_OVERFLOW
+        and schedule.p_buffers == 1
     )
 
 

@@ -91,6 +91,7 @@ class Plan:
         pairs: of packed sequences: a tile from the end is dealt with one from the beginning.
         masked_on_growth: a partly visible step moves the reference only where a row outgrew it.
         modifies_first: the score function is put on all scores of a step before its softmax.
+        near_cap_loop: one loop for key tiles with scores near a soft cap; see steps_near_cap.j2.
         score_factor: what brings a score to units of log2, as C++.
         score_text: a score in units of log2, in comments.
     """
@@ -154,6 +155,7 @@ class Plan:
     pairs: bool = False
     masked_on_growth: bool = False
     modifies_first: bool = False
+    near_cap_loop: bool = False
     score_factor: str = "params.scale_log2"
     score_text: str = "scale_log2 * S"
     score_pair: ScorePair | None = None
