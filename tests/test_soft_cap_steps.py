@@ -1,0 +1,98 @@
+"""Soft caps on sm90: the polynomial, the loop of the tangent, and the ways from one to the other."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from emulated import emulate, plan_of
+from language_problems import Problem
+
+from fmhagen.api import emit
+from fmhagen.runtime.emulator_backend import EmulatorOptions
+from fmhagen.schedule import MainLoop, Rescale, Schedule, Store
+from fmhagen.spec import AttentionSpec
+
+THREE = Schedule(
+    main_loop=MainLoop.WARP_SPECIALISED,
+    tile_m=192,
+    tile_n=80,
+    consumers=3,
+    q_stages=2,
+    persistent=True,
+    store=Store.STAGED,
+    ping_pong=True,
+    rescale=Rescale.ON_OVERFLOW,
+    producer_registers=32,
+    consumer_registers=160,
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Loud(Problem):
+    """Keys of a range are a factor larger, so that their scores alone come near the cap.
+
+    Attributes:
+        loud: first key of the range, and the one past its last.
+        factor: of these keys.
+    """
+
+    loud: tuple[int, int]
+    factor: float = 24.0
+
+    def values(self) -> tuple[npt.NDArray, npt.NDArray, npt.NDArray]:
+        """Return q, k and v as (b, h, s, d) arrays."""
+        q, k, v = super().values()
+        k[:, :, self.loud[0] : self.loud[1]] *= k.dtype.type(self.factor)
+        return q, k, v
+
+
+KERNELS: dict[str, tuple[dict[str, Any], Schedule | None]] = {
+    "full": ({"head_dim": 64}, None),
+    "causal": ({"head_dim": 64, "causal": True}, None),
+    "window": ({"head_dim": 64, "causal": True, "window_left": 300}, None),
+    "causal 128": ({"head_dim": 128, "causal": True}, None),
+    "three warpgroups": ({"head_dim": 128, "causal": True}, THREE),
+}
+
+
+# Key tiles are visited from the right, so the first keys come last.
+@pytest.mark.parametrize("loud", [(0, 30), (150, 151), (300, 420)], ids=str)
+@pytest.mark.parametrize("name", KERNELS)
+def test_scores_come_near_the_cap(name: str, loud: tuple[int, int]) -> None:
+    """In the last key tiles, in one between, and in those that are partly visible."""
+    fields, schedule = KERNELS[name]
+    spec = AttentionSpec(soft_cap=30.0, **fields)
+    problem = Loud(name=name, spec=spec, heads=1, batch=1, rows=400, keys=420, loud=loud)
+    check(problem, schedule)
+
+
+@pytest.mark.parametrize("name", ["causal", "window"])
+def test_the_reference_grows_far_below_the_cap(name: str) -> None:
+    """Scores of 100 under a cap of 1000: no score is near it, and P overflows all the same."""
+    spec = AttentionSpec(soft_cap=1000.0, **KERNELS[name][0])
+    problem = Loud(name=name, spec=spec, heads=1, batch=1, rows=400, keys=420, loud=(100, 140))
+    check(problem, None)
+
+
+def check(problem: Problem, schedule: Schedule | None) -> None:
+    """Run on two emulated multiprocessors and compare O and LSE with float64."""
+    plan = plan_of(problem.spec, "sm90", schedule)
+    assert plan.near_cap_loop
+    result = emulate(
+        plan,
+        problem.tensors(),
+        extras=problem.extras(),
+        options=EmulatorOptions(seed=1, compute_units=2),
+    )
+    problem.check(result.o, result.lse)
+
+
+def test_the_tangent_is_in_two_places() -> None:
+    """In first steps and in one loop: each copy takes a seventh of the plain kernel's compile."""
+    text = emit(AttentionSpec(causal=True, soft_cap=30.0), target="sm90").text
+    assert text.count("    modify_scores(s, ") == 2
+    assert np.all([word not in text for word in ("repair(", "shrink(")])
