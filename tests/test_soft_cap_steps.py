@@ -1,4 +1,4 @@
-"""Soft caps on sm90: the polynomial, the loop of the tangent, and the ways from one to the other."""
+"""Soft caps on sm90: the polynomial, the loop of the tangent, the ways from one to the other."""
 
 from __future__ import annotations
 

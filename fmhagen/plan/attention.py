@@ -92,8 +92,7 @@ class Plan:
         masked_on_growth: a partly visible step moves the reference only where a row outgrew it.
         modifies_first: the score function is put on all scores of a step before its softmax.
         near_cap_loop: one loop for key tiles with scores near a soft cap; see steps_near_cap.j2.
-        score_factor: what brings a score to units of log2, as C++.
-        score_text: a score in units of log2, in comments.
+        score_factor, score_text: what brings a score to units of log2; it in them, in comments.
     """
 
     SCHEMA: ClassVar[int] = 1
