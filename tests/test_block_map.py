@@ -103,6 +103,17 @@ def test_a_map_says_what_brute_force_says(target: str, lengths: tuple[int, int])
 
 
 @every_target
+@pytest.mark.parametrize("rows", [1, 129])
+def test_calls_without_keys(target: str, rows: int) -> None:
+    kernel = kernel_of(target, masks.document(ids_of(1, 300, 5)))
+    q, k, v = tensors_of(0, 2, (4, 2), (rows, 0))
+    for block_map in (None, kernel.prepare(q, k)):
+        o, lse = kernel(q, k, v, return_lse=True, block_map=block_map)
+        assert (o == 0).all()
+        assert (lse == -np.inf).all()
+
+
+@every_target
 @pytest.mark.parametrize("seed", range(3))
 def test_dense_masks_by_batch_and_head(target: str, seed: int) -> None:
     generator = np.random.default_rng(seed)

@@ -295,6 +295,65 @@ def test_a_block_mask_of_pytorch() -> None:
     assert np.isfinite(ours.float().numpy()).all()
 
 
+def test_lists_of_blocks_that_say_more_than_their_function() -> None:
+    from torch.nn.attention.flex_attention import BlockMask, create_block_mask, noop_mask
+
+    from fmhagen.frontends.block_lists import whole_mask
+
+    def causal(b, h, q_idx, kv_idx):  # noqa: ANN001, ANN202
+        return q_idx >= kv_idx
+
+    rows, keys = 100, 150
+    q, k, v = (x.transpose(1, 2) for x in tensors(rows, keys))
+    counts = torch.tensor([[[1, 2, 0, 3], [2, 1, 3, 2]]], dtype=torch.int32).repeat(1, 2, 1)
+    lists = torch.tensor([[4, 9, 9, 9, 9], [0, 3, 9, 9, 9], [9] * 5, [1, 2, 0, 9, 9]])
+    lists = torch.stack([lists, lists.roll(1, 0).clamp(max=4)]).repeat(2, 1, 1)[None].int()
+    full = (counts - 1).clamp(min=0), (lists + 2) % 5
+    at = torch.arange(rows)[:, None], torch.arange(keys)[None]
+    for function, given in ((None, ()), (causal, ()), (causal, full)):
+        block_mask = BlockMask.from_kv_blocks(
+            *(counts, lists, *given), BLOCK_SIZE=32, mask_mod=function, seq_lengths=(rows, keys)
+        )
+        o = flex.flex_attention(q, k, v, block_mask=block_mask, enable_gqa=True)
+        shown = torch.zeros(4, rows, keys, dtype=torch.bool)
+        for what, (number, listed) in (("partly", (counts, lists)), ("fully", given or full)):
+            if what == "fully" and not given:
+                continue
+            for h in range(4):
+                for row in range(4):
+                    for block in listed[0, h, row, : number[0, h, row]].tolist():
+                        part = (
+                            h,
+                            slice(32 * row, 32 * row + 32),
+                            slice(32 * block, 32 * block + 32),
+                        )
+                        whole = what == "fully" or function is None
+                        seen = (
+                            torch.ones(rows, keys, dtype=torch.bool) if whole else causal(0, 0, *at)
+                        )
+                        shown[part] |= seen[part[1:]]
+        wanted = torch.nn.functional.scaled_dot_product_attention(
+            *(q.double(), k.double(), v.double(), shown[None]), enable_gqa=True
+        ).nan_to_num()
+        assert (o.double() - wanted).abs().max() < 0.02
+    documents = torch.arange(keys) // 40
+    for function in (
+        causal,
+        noop_mask,
+        lambda b, h, m, n: (documents[m] == documents[n]) & (m >= n),
+        lambda b, h, m, n: (m - n) % 64 < 3,
+    ):
+        made = create_block_mask(function, None, None, rows, keys, device="cpu", BLOCK_SIZE=32)
+        assert whole_mask(made) is function
+    listed_alone = BlockMask.from_kv_blocks(counts, lists, BLOCK_SIZE=32, seq_lengths=(rows, keys))
+    with pytest.raises(Exception, match=r"lists are not read|whole_mask"):
+        torch.compile(
+            lambda q: flex.flex_attention(q, k, v, block_mask=listed_alone, enable_gqa=True),
+            fullgraph=True,
+            backend="aot_eager",
+        )(q)
+
+
 def test_guards_tell_layouts_apart_and_keep_nothing_alive() -> None:
     import gc
     import weakref

@@ -1,7 +1,8 @@
 """PyTorch's flex_attention: the same parameters, and functions written for it, unchanged.
 
 A block mask is not needed: where tiles are skipped follows from the mask function itself. One that
-is given, of PyTorch or a bare function, says which function that is.
+is given, of PyTorch or a bare function, says which function that is; lists of blocks that say more
+than their function are a part of the mask.
 """
 
 from __future__ import annotations
@@ -90,4 +91,8 @@ def _mask_mod(block_mask: Any, query: Any, key: Any) -> Any:
     if lengths is not None and tuple(map(int, lengths)) != wanted:
         limit = f"was made for (Sq, Sk) = {tuple(map(int, lengths))}, but the call has {wanted}"
         raise TensorError("block_mask", type(block_mask).__name__, limit, "make one for the call")
-    return function
+    if not hasattr(block_mask, "kv_num_blocks"):
+        return function
+    from fmhagen.frontends.block_lists import whole_mask
+
+    return whole_mask(block_mask)

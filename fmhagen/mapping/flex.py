@@ -40,10 +40,7 @@ def map_of_block_mask(
         limit = f"must be multiples of the tiles of this kernel, {tile_m} rows and {tile_n} keys"
         hint = "use BLOCK_SIZE of such multiples, or let fmhagen ask the mask: leave it out"
         raise TensorError("block_mask.BLOCK_SIZE", (q_block, kv_block), limit, hint)
-    partly = _blocks(block_mask.kv_num_blocks, block_mask.kv_indices)
-    fully = torch.zeros_like(partly)
-    if block_mask.full_kv_num_blocks is not None:
-        fully = _blocks(block_mask.full_kv_num_blocks, block_mask.full_kv_indices)
+    partly, fully = blocks_of(block_mask)
     words = torch.stack(
         [
             _words(blocks, (q_block // tile_m, kv_block // tile_n), (tile_m, tile_n), lengths)
@@ -54,6 +51,16 @@ def map_of_block_mask(
     return BlockMap(
         tensor=words, tile_m=tile_m, tile_n=tile_n, seqlen_q=seqlen_q, seqlen_k=seqlen_k
     )
+
+
+def blocks_of(block_mask: Any) -> tuple[Any, Any]:
+    """Return which blocks are partly visible, and which fully: (B, H, rows, columns) of bools."""
+    import torch
+
+    partly = _blocks(block_mask.kv_num_blocks, block_mask.kv_indices)
+    if block_mask.full_kv_num_blocks is None:
+        return partly, torch.zeros_like(partly)
+    return partly, _blocks(block_mask.full_kv_num_blocks, block_mask.full_kv_indices)
 
 
 def _blocks(counts: Any, indices: Any) -> Any:

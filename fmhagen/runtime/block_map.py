@@ -125,5 +125,8 @@ class BlockMap:
 
 
 def map_size(tile_m: int, tile_n: int, seqlen_q: int, seqlen_k: int) -> tuple[int, int]:
-    """Return the rows of tiles of a map, and the words of one bitmap of a row."""
-    return -(-seqlen_q // tile_m), -(-seqlen_k // (tile_n * WORD_TILES))
+    """Return the rows of tiles of a map, and the words of one bitmap of a row.
+
+    NOTE: there is a word where there are no keys: kernels read the first before they ask for more.
+    """
+    return -(-seqlen_q // tile_m), max(1, -(-seqlen_k // (tile_n * WORD_TILES)))
