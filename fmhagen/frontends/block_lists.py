@@ -95,7 +95,7 @@ def _together(block_mask: Any, mask: MaskMod, partly: Any, fully: Any) -> MaskMo
     listed = declared("listed_blocks", classes)
 
     def both(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        kind = listed[b, h, q_idx // rows, kv_idx // keys]
+        kind: Any = listed[b, h, q_idx // rows, kv_idx // keys]
         return (kind == 2) | ((kind == 1) & mask(b, h, q_idx, kv_idx))
 
     return MaskMod(both, bound={**mask.bound, "listed_blocks": classes})
