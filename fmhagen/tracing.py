@@ -15,6 +15,7 @@ from typing import Any
 
 from fmhagen.expr.capture import is_tensor
 from fmhagen.expr.mods import MaskMod, Mod, ScoreMod
+from fmhagen.expr.traced import TensorHandle, Traced
 
 MAX_FUNCTIONS = 256  # expressions kept
 _DEEPEST = 16
@@ -56,6 +57,10 @@ class _Reach:
             return type(value), value
         if isinstance(value, float):
             return float, value.hex()
+        if isinstance(value, Traced):
+            return "expression", value.node
+        if isinstance(value, TensorHandle):
+            return "declared", value.parameter
         if is_tensor(value):
             for number, known in enumerate(self.tensors):
                 if known is value:
@@ -74,6 +79,8 @@ class _Reach:
             self._names.update(_words(value.__code__))
             own = self._pairs(vars(value), depth) if vars(value) else ()
             return value.__code__, self._pairs(_names_in(value), depth), own
+        if isinstance(value, Mod):
+            return type(value), value.node, self._pairs(dict(value.bound), depth)
         if isinstance(value, types.MethodType):
             return "method", self._of(value.__func__, depth), self._of(value.__self__, depth)
         if isinstance(value, tuple | list):

@@ -12,8 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+import fmhagen
 from fmhagen.expr import mods as mods_module
 from fmhagen.expr.mods import MaskMod, ScoreMod
+from fmhagen.expr.traced import Traced
 from fmhagen.tracing import MAX_FUNCTIONS, TracedMods
 
 WIDTH = 3
@@ -172,6 +174,28 @@ def test_constants_of_modules_classes_and_functions_are_seen(
     for width in (3, 4, 3):
         monkeypatch.setattr(owner, "width", width, raising=False)
         assert str(known(MaskMod, function)[0]) == f"abs(q_idx - kv_idx) < {width}"
+
+
+def test_declared_parameters_and_mods_are_known_by_what_they_are(traces: list[Any]) -> None:
+    known = TracedMods()
+    texts = []
+    for name in ("width", "height", "width"):
+        limit, edges = fmhagen.scalar(name, "i32"), fmhagen.tensor(f"{name}s", "i32")
+        near = MaskMod(lambda b, h, q, k, limit=limit: q - k < limit)
+        for other in (limit, edges):
+
+            def mask(b: Any, h: Any, q: Any, k: Any, near: Any = near, other: Any = other) -> Any:
+                edge = other if isinstance(other, Traced) else other[q]
+                return near(b, h, q, k) & (k < edge)
+
+            texts.append(str(known(MaskMod, mask)[0]))
+    assert len(set(texts)) == 4
+    assert texts[:2] == texts[4:]
+    assert len(traces) == 3 + 4  # of the mods, and of the masks
+    table = np.arange(4)
+    held = MaskMod(lambda b, h, q, k: table[h] < k)
+    found = [known(MaskMod, lambda b, h, q, k: held(b, h, q, k) | (k < 1)) for _ in range(2)]
+    assert all(bound == {"table": table} for _, bound in found)
 
 
 def test_tensors_are_those_of_the_call_and_are_not_kept(traces: list[Any]) -> None:
