@@ -202,21 +202,20 @@ def _kernel(
 
     causal, left, right, anchor, soft_cap = mask
     alibi, sink, varlen, max_logit = flags
-    more: dict[str, Any] = {}
+    more: dict[str, Any] = {"anchor": anchor, "layout": layout}  # words, which the spec checks
     if cache is not None:
         kv_dtype, page_size, cache_layout = cache
-        more = {
+        more |= {
             "kv_cache": True,
             "kv_dtype": _dtype_of(kv_dtype),
             "page_size": page_size,
-            "cache_layout": CacheLayout(cache_layout),
+            "cache_layout": cache_layout,
         }
     spec = AttentionSpec(
         dtype=_dtype_of(dtype),
         head_dim=d,
         head_dim_v=dv,
         causal=causal,
-        anchor=Anchor(anchor),
         window_left=left,
         window_right=right,
         soft_cap=soft_cap,
@@ -224,7 +223,6 @@ def _kernel(
         sink=sink,
         varlen=varlen,
         max_logit=max_logit,
-        layout=Layout(layout),
         mask_mod=None if mask_node is None else MaskMod(mask_node),
         score_mod=None if score_node is None else ScoreMod(score_node),
         **more,

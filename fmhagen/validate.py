@@ -47,6 +47,8 @@ def check_meaning(spec: AttentionSpec) -> None:
     if spec.kv_scale != "none" and spec.cache_dtype not in SMALL_DTYPES:
         limit = "factors are of 8-bit caches, " + ", ".join(SMALL_DTYPES)
         raise InvalidSpecError("kv_scale", str(spec.kv_scale), limit, "use kv_scale='none'")
+    if isinstance(spec.soft_cap, bool | str):
+        raise InvalidSpecError("soft_cap", spec.soft_cap, "must be a number or None")
     if spec.soft_cap is not None and not (spec.soft_cap > 0 and math.isfinite(spec.soft_cap)):
         raise InvalidSpecError("soft_cap", spec.soft_cap, "must be a finite number above 0")
 

@@ -130,6 +130,17 @@ def test_attention_refuses_what_has_no_meaning(target: str) -> None:
         fmhagen.attention(q, k, v, window=3, target=target)  # type: ignore[arg-type]
     with pytest.raises(TensorError, match="takes no such argument; a spec with a mask_mod"):
         fmhagen.attention(q, k, v, params={"sinks": 1}, target=target)
+    for given, message in (
+        ({"anchor": "top-left"}, "anchor='top-left': must be one of bottom_right, top_left"),
+        ({"layout": "sbhd"}, "layout='sbhd': must be one of bshd, bhsd"),
+        ({"soft_cap": "5"}, "soft_cap='5': must be a number or None"),
+    ):
+        with pytest.raises(InvalidSpecError, match=message):
+            fmhagen.attention(q, k, v, target=target, **given)
+    for slopes in (np.ones(H + 1, np.float32), np.ones((H, B + 1), np.float32)):
+        for causal in (False, True):
+            with pytest.raises(TensorError, match=r"alibi_slopes=.*must have the shape \(H,\)"):
+                flash_attn_func(q, k, v, causal=causal, alibi_slopes=slopes)
 
 
 def test_numbers_of_numpy_are_numbers(target: str) -> None:

@@ -111,7 +111,12 @@ def test_slopes_of_heads_serve_every_sequence() -> None:
     assert setup.last.memories.inputs[3].dtype == "fp32"
     assert setup.last.values["arg_alibi_slopes_stride_0"] == 4
     for bad, match in (
-        (np.zeros(3, np.float32), "alibi_slopes=.*axis 1 is indexed by h: it needs H, at least 4"),
+        (
+            np.zeros(3, np.float32),
+            r"alibi_slopes=.*must have the shape \(H,\) or \(B, H\), 4 heads",
+        ),
+        (np.zeros(8, np.float32), "must have the shape"),  # a slice of the heads is to be meant
+        (np.zeros((4, 1), np.float32), "must have the shape"),
         (np.zeros((3, 2, 4), np.float32), "must have 2 dimensions"),
         (np.zeros(4, np.int32), "must have the element type fp32 or bf16"),
         (None, "alibi_slopes=None: must be given"),

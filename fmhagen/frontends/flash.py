@@ -71,7 +71,7 @@ def flash_attn_func(
         scale=softmax_scale,
         sinks=learnable_sink,
         return_lse=return_attn_probs,
-        **_options(causal, window_size, softcap, alibi_slopes),
+        **_options(q, causal, window_size, softcap, alibi_slopes),
     )
     return (*found, None) if return_attn_probs else found
 
@@ -173,7 +173,7 @@ def flash_attn_varlen_func(
         scale=softmax_scale,
         sinks=learnable_sink,
         return_lse=return_attn_probs,
-        **_options(causal, window_size, softcap, alibi_slopes),
+        **_options(q, causal, window_size, softcap, alibi_slopes),
     )
     return (*found, None) if return_attn_probs else found
 
@@ -183,6 +183,7 @@ def _neutral() -> dict[str, Any]:
 
 
 def _options(
+    q: Any,
     causal: bool,
     window_size: tuple[int | None, int | None],
     softcap: float,
@@ -198,5 +199,5 @@ def _options(
         options["alibi_slopes"] = alibi_slopes  # no key right of the diagonal is visible
     elif alibi_slopes is not None:
         options["score_mod"] = ALIBI_BOTH_SIDES
-        options["params"] = slopes_of(alibi_slopes)
+        options["params"] = slopes_of(alibi_slopes, q)
     return options

@@ -190,7 +190,7 @@ def flash_attn_with_kvcache(
         "k_scale": k_descale,
         "v_scale": v_descale,
         "alibi_slopes": alibi_slopes if slopes == "one_sided" else None,
-        "params": slopes_of(alibi_slopes) if slopes == "both_sides" else None,
+        "params": slopes_of(alibi_slopes, q) if slopes == "both_sides" else None,
         "sinks": learnable_sink,
     }
     if many and cu_seqlens_q is not None:

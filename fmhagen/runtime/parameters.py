@@ -150,6 +150,9 @@ class ParameterSlot:
                 else:
                     least, reason = int(kind) + 1, f"is indexed by {kind}"
                 size = tensor.shape[axis]
+                if self.keyword and size != least and not (size == 1 and kind == "b"):
+                    limit = f"must have the shape (H,) or (B, H), {sizes['H']} heads"
+                    raise TensorError(self.label, tensor.shape, f"{limit} and B = {sizes['B']}")
                 repeats = size == 1 and word is not None
                 if size < least and not repeats:
                     limit = f"axis {axis} {reason}, at least {least} elements"
