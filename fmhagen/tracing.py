@@ -8,19 +8,17 @@ Tensors themselves are looked up anew in each call, so none is kept alive here.
 
 from __future__ import annotations
 
-import sys
 import types
 from collections import OrderedDict
 from typing import Any
 
 from fmhagen.expr.capture import is_tensor
+from fmhagen.expr.closures import FOREIGN
 from fmhagen.expr.mods import MaskMod, Mod, ScoreMod
 from fmhagen.expr.traced import TensorHandle, Traced
 
 MAX_FUNCTIONS = 256  # expressions kept
 _DEEPEST = 16
-_FOREIGN = frozenset(("torch", "numpy", "cupy", "jax", "fmhagen")) | sys.stdlib_module_names
-"""Packages whose modules and classes have no constants of the user's."""
 
 
 class _Unknown(Exception):
@@ -110,7 +108,7 @@ class _Reach:
         """Remember a module or a class and its bases: code may read their attributes."""
         for owner in value.__mro__ if isinstance(value, type) else (value,):
             home = owner.__module__ if isinstance(owner, type) else owner.__name__
-            if home.partition(".")[0] not in _FOREIGN:
+            if home.partition(".")[0] not in FOREIGN:
                 self._owners.setdefault(id(owner), owner)
 
     def _attributes(self) -> tuple[Any, ...]:

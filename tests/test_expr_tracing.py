@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import collections
 import copy
 import functools
 import inspect
 import pickle
+import types
 from typing import Any
 
 import numpy as np
@@ -135,6 +137,7 @@ BAD: dict[str, tuple[Any, int, str]] = {
     "missing_indices": (lambda b, h, q, k: CUBE[q] == k, 0, "2 indices of a tensor are missing"),
     "missing_index": (lambda b, h, q, k: (CUBE[b, h] > 0).any(), 0, "at most 256 are unrolled"),
     "new_shape": (lambda b, h, q, k: q.new_ones((2,)), 0, r"new_ones of shape \(2,\)"),
+    "reshaped": (lambda b, h, q, k: TABLE.reshape(2, 3)[q, k] > 1, 0, ".reshape of a whole array"),
     "slice": (lambda b, h, q, k: TABLE[1:] == q, 0, "without slices"),
     "whole": (lambda b, h, q, k: q == TABLE, 0, r"a tensor of shape \(6,\)"),
     "nothing": (lambda b, h, q, k: None, 0, "returns nothing"),
@@ -202,6 +205,14 @@ def test_captures_are_found_wherever_they_are() -> None:
     assert MaskMod(partial).bound["tensor"] is inner
     assert MaskMod(holder).bound["table"] is holder.table
     assert MaskMod(holder.method).bound["table"] is holder.table
+    module = types.ModuleType("module_of_a_user")
+    module.table = inner  # type: ignore[attr-defined]
+    pair = collections.namedtuple("pair", "first table")(3, inner)
+    for owner in (holder, module, pair, types.SimpleNamespace(table=inner, itself=holder)):
+        found = MaskMod(lambda b, h, q, k, owner=owner: owner.table[q] < k)
+        assert list(found.bound.values()) == [owner.table]
+        assert MaskMod(lambda b, h, q, k, owner=owner: owner.table[q] < k) == found
+    assert MaskMod(lambda b, h, q, k: holder.method(b, h, q, k)).bound["table"] is holder.table
     both = MaskMod(of_several((nested, with_default)))
     assert {id(tensor) for tensor in both.bound.values()} == {id(inner), id(TABLE)}
 

@@ -125,7 +125,12 @@ class _Array:
     def __getattr__(self, name: str) -> Any:
         if name in ("shape", "dtype", "ndim", "size"):
             return getattr(self._array, name)
-        raise AttributeError(name)
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return fail(
+            f".{name} of a whole array inside a mask or score function",
+            "compute it outside, and index the result inside",
+        )
 
     def __len__(self) -> int:
         return len(self._array)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 import functools
+import sys
 import types
 from collections.abc import Callable, Collection
 from typing import Any
 
+FOREIGN = frozenset(("torch", "numpy", "cupy", "jax", "fmhagen")) | sys.stdlib_module_names
+"""Packages whose modules and classes hold nothing of the user's."""
 _DEPTH = 8  # how far from a function its tensors are looked for
 
 
@@ -100,47 +103,76 @@ def rebound(function: Any, wrap: Callable[[Any], Any]) -> Any:
 
     torch's tensors stay: torch calls while it is watched. What holds no array is returned as is.
     """
-    return _rebound(function, wrap, {})
+    return _rebound(function, wrap, {}, _DEPTH)
 
 
-def _rebound(value: Any, wrap: Callable[[Any], Any], done: dict[int, Any]) -> Any:
-    if id(value) in done:
-        return done[id(value)]
+def _rebound(value: Any, wrap: Callable[[Any], Any], done: dict[int, Any], depth: int) -> Any:
+    if id(value) in done or not depth:
+        return done.get(id(value), value)
+    depth -= 1
     if is_tensor(value):
         is_torch = type(value).__module__.partition(".")[0] == "torch" or hasattr(value, "data_ptr")
         return value if is_torch or not value.shape else wrap(value)
     done[id(value)] = value  # a function that reaches itself stays as it is
     changed: Any = value
     if isinstance(value, types.FunctionType):
-        changed = _rebound_function(value, wrap, done)
-    elif isinstance(value, tuple | list) and type(value) in (tuple, list):
-        items = [_rebound(inner, wrap, done) for inner in value]
+        changed = _rebound_function(value, wrap, done, depth)
+    elif isinstance(value, tuple | list) and (
+        type(value) in (tuple, list) or hasattr(value, "_fields")
+    ):
+        items = [_rebound(inner, wrap, done, depth) for inner in value]
         if any(a is not b for a, b in zip(items, value, strict=True)):
-            changed = type(value)(items)
+            changed = type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     elif type(value) is dict:
-        items_of = {key: _rebound(inner, wrap, done) for key, inner in value.items()}
+        items_of = {key: _rebound(inner, wrap, done, depth) for key, inner in value.items()}
         if any(items_of[key] is not value[key] for key in value):
             changed = items_of
     elif isinstance(value, types.MethodType):
-        owner = _rebound_object(value.__self__, wrap, done)
+        owner = _rebound_object(value.__self__, wrap, done, depth)
         changed = value if owner is value.__self__ else types.MethodType(value.__func__, owner)
     elif isinstance(value, functools.partial):
         parts = (value.func, value.args, value.keywords)
-        new_parts = [_rebound(part, wrap, done) for part in parts]
+        new_parts = [_rebound(part, wrap, done, depth) for part in parts]
         if any(a is not b for a, b in zip(new_parts, parts, strict=True)):
             changed = functools.partial(new_parts[0], *new_parts[1], **new_parts[2])
-    elif isinstance(getattr(type(value), "__call__", None), types.FunctionType):  # noqa: B004
-        changed = _rebound_object(value, wrap, done)
+    elif isinstance(value, types.ModuleType):
+        changed = _rebound_module(value, wrap)
+    elif type(value) is types.SimpleNamespace or _is_of_user(type(value)):
+        changed = _rebound_object(value, wrap, done, depth)
     done[id(value)] = changed
     return changed
 
 
-def _rebound_object(value: Any, wrap: Callable[[Any], Any], done: dict[int, Any]) -> Any:
+def _is_of_user(kind: type) -> bool:
+    """Return whether objects of a class may hold arrays that a function of the user's reads."""
+    home = kind.__module__.partition(".")[0]
+    return home not in FOREIGN and kind is not type and not hasattr(kind, "node")
+
+
+def _rebound_module(module: types.ModuleType, wrap: Callable[[Any], Any]) -> types.ModuleType:
+    """Return a module, or a copy with the arrays among its names wrapped."""
+    if module.__name__.partition(".")[0] in FOREIGN:
+        return module
+    arrays = {
+        name: new
+        for name, value in vars(module).items()
+        if is_tensor(value) and (new := _rebound(value, wrap, {}, 1)) is not value
+    }
+    if not arrays:
+        return module
+    other = types.ModuleType(module.__name__)
+    vars(other).update({**vars(module), **arrays})
+    return other
+
+
+def _rebound_object(
+    value: Any, wrap: Callable[[Any], Any], done: dict[int, Any], depth: int
+) -> Any:
     """Return an object, or a shallow copy with arrays among its attributes wrapped."""
     changes = {
         name: new
         for name, old in getattr(value, "__dict__", {}).items()
-        if (new := _rebound(old, wrap, done)) is not old
+        if (new := _rebound(old, wrap, done, depth)) is not old
     }
     if not changes:
         return value
@@ -150,11 +182,13 @@ def _rebound_object(value: Any, wrap: Callable[[Any], Any], done: dict[int, Any]
 
 
 def _rebound_function(
-    function: types.FunctionType, wrap: Callable[[Any], Any], done: dict[int, Any]
+    function: types.FunctionType, wrap: Callable[[Any], Any], done: dict[int, Any], depth: int
 ) -> types.FunctionType:
     names = _names_in(function)
     replaced = {
-        name: new for name, old in names.items() if (new := _rebound(old, wrap, done)) is not old
+        name: new
+        for name, old in names.items()
+        if (new := _rebound(old, wrap, done, depth)) is not old
     }
     if not replaced:
         return function

@@ -85,7 +85,7 @@ class Traced:
         fail(
             "a Python number is needed, but this value is known only in the kernel",
             "use functions of fmhagen, numpy or torch instead of those of math, and index"
-            " captured tensors, not lists",
+            " captured tensors, not lists, nor NumPy's arrays of a class or made in the function",
         )
 
     def __index__(self) -> int:
