@@ -7,7 +7,6 @@ import dataclasses
 from fmhagen.expr.cap import cap_of
 from fmhagen.expr.finite import may_hide
 from fmhagen.formula import score_of
-from fmhagen.lowering.warp_specialised_shared import is_wider
 from fmhagen.schedule import MainLoop, Rescale, Schedule, Store
 from fmhagen.select.choice import Choice
 from fmhagen.select.rules.gathering import (
@@ -18,6 +17,7 @@ from fmhagen.select.rules.gathering import (
     widens,
 )
 from fmhagen.select.rules.narrowing import less_keys, narrowed
+from fmhagen.select.rules.storing import is_wider, with_direct_store
 from fmhagen.select.rules.work import (
     has_short_tiles,
     is_banded,
@@ -43,7 +43,7 @@ def choose_warp_specialised(spec: AttentionSpec, target: Target) -> Choice:
     else:
         choice = _choose_deep(spec)
     if is_wider(spec):
-        choice = _with_direct_store(choice)
+        choice = with_direct_store(choice)
     if may_hide(score_of(spec)):
         choice = _with_maximum(choice, "the score function may hide any key")
     elif spec.max_logit:
@@ -72,19 +72,6 @@ def _with_maximum(choice: Choice, why: str) -> Choice:
     )
 
 
-def _with_direct_store(choice: Choice) -> Choice:
-    """Return a choice in which O, whose rows are wider than those of Q, leaves from registers."""
-
-    def direct(schedule: Schedule) -> Schedule:
-        return dataclasses.replace(schedule, store=Store.DIRECT)
-
-    best = direct(choice.schedule)
-    rejected = {direct(schedule): reason for schedule, reason in choice.rejected}
-    rejected.pop(best, None)
-    reasons = tuple(reason for reason in choice.reasons if reason not in (_SOONER, _BANDED))
-    return Choice(schedule=best, reasons=(*reasons, _WIDER), rejected=tuple(rejected.items()))
-
-
 # (producer, consumer) registers a thread, by consumers: what the warpgroups enter with, dealt anew.
 _REGISTERS = {2: (40, 232), 3: (32, 160), 4: (32, 112)}
 _PING_PONG = (
@@ -102,7 +89,6 @@ _BANDED = (
     "O leaves by the copy engine: tiles of a band see few keys, and stores from registers take a"
     " third of the time between two of them"
 )
-_WIDER = "O leaves from registers: its rows are wider than those of Q, whose place it would take"
 _IN_STEP = "the warpgroups fall into step and wait for the tensor cores together"
 _MAXIMUM = "a row maximum in every step"
 _APART = (
