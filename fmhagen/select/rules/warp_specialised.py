@@ -9,6 +9,7 @@ from fmhagen.expr.finite import may_hide
 from fmhagen.formula import score_of
 from fmhagen.schedule import MainLoop, Rescale, Schedule, Store
 from fmhagen.select.choice import Choice
+from fmhagen.select.rules.forced import NO_MAXIMUM, is_wider, with_direct_store, with_maximum
 from fmhagen.select.rules.gathering import (
     gathering,
     gathers,
@@ -17,7 +18,6 @@ from fmhagen.select.rules.gathering import (
     widens,
 )
 from fmhagen.select.rules.narrowing import less_keys, narrowed
-from fmhagen.select.rules.storing import is_wider, with_direct_store
 from fmhagen.select.rules.work import (
     has_short_tiles,
     is_banded,
@@ -45,31 +45,14 @@ def choose_warp_specialised(spec: AttentionSpec, target: Target) -> Choice:
     if is_wider(spec):
         choice = with_direct_store(choice)
     if may_hide(score_of(spec)):
-        choice = _with_maximum(choice, "the score function may hide any key")
+        choice = with_maximum(choice, "the score function may hide any key")
     elif spec.max_logit:
-        choice = _with_maximum(choice, "the largest score of a head is that of its rows")
+        choice = with_maximum(choice, "the largest score of a head is that of its rows")
     less = less_keys(spec, depth)
     choice = narrowed(choice, less) if less else choice
     if widens(spec):
         return widening(choice, spec)
     return gathering(choice, spec.page_size) if gathers(spec) and spec.page_size else choice
-
-
-def _with_maximum(choice: Choice, why: str) -> Choice:
-    """Return a choice in which every step takes the exact maximum."""
-
-    def exact(schedule: Schedule) -> Schedule:
-        return dataclasses.replace(schedule, rescale=Rescale.ALWAYS, p_buffers=1)
-
-    best = exact(choice.schedule)
-    rejected = {exact(schedule): reason for schedule, reason in choice.rejected}
-    rejected.pop(best, None)
-    reasons = tuple(reason for reason in choice.reasons if reason != _NO_MAXIMUM)
-    return Choice(
-        schedule=best,
-        reasons=(*reasons, f"rescale always: {why}"),
-        rejected=tuple(rejected.items()),
-    )
 
 
 # (producer, consumer) registers a thread, by consumers: what the warpgroups enter with, dealt anew.
@@ -79,7 +62,6 @@ _PING_PONG = (
     " of the other warpgroups"
 )
 _TWO_Q = "two Q buffers and a persistent grid hide the load of Q and the store of O"
-_NO_MAXIMUM = "rescale on_overflow: no row maximum, a fifth fewer instructions of softmax"
 _SKIP = "a warpgroup leaves out the key tiles that are hidden from all its rows"
 _SOONER = (
     "O leaves from registers: there are many short tiles, and a Q buffer that waits for no store is"
@@ -149,7 +131,7 @@ def _choose_shallow(spec: AttentionSpec) -> Choice:
         " its latency",
         "tile_n 64 is the widest whose S, P and O fit 112 registers a thread",
         "four stages fit, since a K or V tile is 8 KiB",
-        _NO_MAXIMUM,
+        NO_MAXIMUM,
         _PING_PONG,
     )
     rejected = (
@@ -174,7 +156,7 @@ def _choose_three_groups(spec: AttentionSpec) -> Choice:
         reasons=(
             "three consumer warpgroups: O of 64 rows takes at most 48 registers a thread",
             "tile_n 96 leaves S, P and O within 160 registers a thread",
-            _NO_MAXIMUM,
+            NO_MAXIMUM,
             _PING_PONG,
             _TWO_Q,
         ),
@@ -194,7 +176,7 @@ def _choose_gathered(depth: int, *, of_16_bits: bool) -> Choice:
         reasons=(
             "two consumer warpgroups: more would leave the warps that copy too few registers, and"
             " copies that are waited for want wide steps",
-            _NO_MAXIMUM,
+            NO_MAXIMUM,
             _PING_PONG,
             _TWO_Q,
         ),
@@ -207,7 +189,7 @@ def _choose_square(spec: AttentionSpec) -> Choice:
     reasons = (
         "two consumer warpgroups of 64 rows: S (64), O (64) and P (32) fit 232 registers",
         "tile_n 128 equals tile_m, so a causal tile has at most two partly visible steps",
-        _NO_MAXIMUM,
+        NO_MAXIMUM,
         _PING_PONG,
         _TWO_Q,
     )
@@ -239,7 +221,7 @@ def _choose_square(spec: AttentionSpec) -> Choice:
     if cap_of(score_of(spec)) is not None:
         return Choice(
             schedule=_warp_specialised(3, 80),
-            reasons=(_CAPPED, _NO_MAXIMUM, _PING_PONG, _TWO_Q),
+            reasons=(_CAPPED, NO_MAXIMUM, _PING_PONG, _TWO_Q),
             rejected=((staged, "fewer warps to hide the cap: a ninth slower at 16384 keys"),),
         )
     return Choice(
