@@ -1,6 +1,7 @@
 """How long a forward kernel takes to emit and compile, and to load once it is in the cache.
 
     python -m scripts.compile_time [--runs 5] [--head-dim 64,128,256] [--no-causal]
+    python -m scripts.compile_time --modded [--runs 5] [--head-dim 128]
 
 Needs NVRTC and no GPU. Each run has two fresh processes over one cache that was empty:
 
@@ -11,11 +12,15 @@ Needs NVRTC and no GPU. Each run has two fresh processes over one cache that was
 Times are of the wall, the least and the median of the runs, in seconds; `cpu` is the least CPU time
 of the same, which other processes disturb less. `import` is what `import fmhagen` and its functions
 take, and is in none of the others.
+
+With --modded: the least CPU time of the compiler for kernels with a mask or a score function,
+causal and not, and that as a multiple of the plain kernel's. All take turns in one process.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -25,6 +30,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 PHASES = ("import", "emit", "NVRTC", "cold", "load: emit", "load: cache", "load", "warm")
 
@@ -89,6 +95,48 @@ def measured(head_dim: int, *, causal: bool) -> dict[str, tuple[float, float]]:
     }
 
 
+def modded(head_dim: int, runs: int) -> None:
+    """Print one table of kernels with masks and score functions beside the plain one."""
+    from fmhagen import AttentionSpec, emit, masks
+    from fmhagen.compile import compile_source
+
+    sinks_and_window = "(kv_idx < 4) | (q_idx - kv_idx < 1024)"
+    fields: dict[str, dict[str, Any]] = {
+        "plain": {},
+        "ALiBi": {"alibi": True},
+        "soft cap": {"soft_cap": 30.0},
+        "soft cap and ALiBi": {"soft_cap": 30.0, "alibi": True},
+        "`lambda s, b, h, m, n: s * 0.5 + 0.1 * (m - n)`": {
+            "score_mod": lambda s, b, h, m, n: s * 0.5 + 0.1 * (m - n)
+        },
+        "window of 1024": {"window_left": 1023},
+        "documents": {"mask_mod": masks.documents([0, 700, 2048])},
+        "sink, 4 sink tokens and a window (`mask_mod`)": {
+            "sink": True,
+            "mask_mod": sinks_and_window,
+        },
+    }
+    sources = {
+        (name, causal): emit(
+            AttentionSpec(head_dim=head_dim, causal=causal, **given), target="sm90"
+        )
+        for name, given in fields.items()
+        for causal in (True, False)
+    }
+    took: dict[tuple[str, bool], list[float]] = {key: [] for key in sources}
+    for _ in range(runs):
+        for key, source in sources.items():
+            took[key].append(clocked(functools.partial(compile_source, source, cache=None))[1])
+    print("| kernel | causal | of plain | full | of plain |")
+    print("| --- | ---: | ---: | ---: | ---: |")
+    for name in fields:
+        cells: list[str] = []
+        for causal in (True, False):
+            least = min(took[name, causal])
+            cells += [f"{least:.2f}", f"{least / min(took['plain', causal]):.2f}"]
+        print(f"| {name} | {' | '.join(cells)} |", flush=True)
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Print one table; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m scripts.compile_time", description=__doc__)
@@ -96,7 +144,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--head-dim", default="64,128,256")
     parser.add_argument("--no-causal", action="store_true")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--modded", action="store_true")
     options = parser.parse_args(arguments)
+    if options.modded:
+        for head_dim in map(int, options.head_dim.split(",")):
+            modded(head_dim, options.runs)
+        return 0
     if options.child is not None:
         child(options.child, causal=not options.no_causal)
         return 0

@@ -56,6 +56,12 @@ PROBLEMS = {
     "score": Problem(
         name="score", spec=AttentionSpec(head_dim=64, causal=True, alibi=True), magnitude=60.0
     ),
+    "cap": Problem(
+        name="cap",
+        spec=AttentionSpec(head_dim=64, causal=True, soft_cap=30.0),
+        heads=1,
+        magnitude=8.0,
+    ),
     "many": Problem(
         name="many",
         spec=AttentionSpec(head_dim=64, varlen=True),
@@ -163,6 +169,25 @@ FAULTS = (
             ),
             kinds=(WRONG_RESULT,),
         ),
+    ),
+    wrong(
+        "cap",
+        "not_computed_again",
+        "if (again) { issue_qk(smem, steps, q_rows, s); wgmma_wait<0>();",
+        "if (again) {",
+    ),
+    wrong("cap", "step_lost_at_the_cap", "again = true;", "", READS),
+    wrong(
+        "cap",
+        "mask_left_out_beside_the_cap",
+        "0x7fffffff); if (n_tile >= keys.unmasked) {",
+        "0x7fffffff); if (false) {",
+    ),
+    wrong(
+        "cap",
+        "scores_near_the_cap_not_noticed",
+        "largest * inner * inner <= CAP_LIMIT * CAP_LIMIT",
+        "largest * inner * inner <= 100.0f",
     ),
     PlantedIn(
         problem="packed",
