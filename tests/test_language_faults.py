@@ -173,10 +173,15 @@ FAULTS = (
     wrong(
         "cap",
         "not_computed_again",
-        "if (again) { issue_qk(smem, steps, q_rows, s); wgmma_wait<0>();",
-        "if (again) {",
+        "FINITE_LIMIT))) { issue_qk(smem, steps, q_rows, s); wgmma_wait<0>();",
+        "FINITE_LIMIT))) {",
     ),
-    wrong("cap", "step_lost_at_the_cap", "again = true;", "", (*READS, "unfinished")),
+    wrong(
+        "cap",
+        "sum_left_out_at_the_cap",
+        "shrink(s, o, reference, sum, step_sum); } add_up(sum, step_sum);",
+        "shrink(s, o, reference, sum, step_sum); }",
+    ),
     wrong(
         "cap",
         "mask_left_out_beside_the_cap",

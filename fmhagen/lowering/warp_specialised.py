@@ -227,7 +227,6 @@ def _constants(
         return Constant(ctype="u32", name=name, value=value, comment=comment, joins=joins)
 
     tile_m, tile_n, d, dv = schedule.tile_m, schedule.tile_n, spec.d, spec.dv
-    limits = (SUM_LIMIT,) if has_near_cap_loop(schedule, language) else (SUM_LIMIT, FINITE_LIMIT)
     q_rows = GROUP_ROWS if schedule.split_q else tile_m
     return (
         number("TILE_M", tile_m, "query rows of a tile"),
@@ -271,7 +270,7 @@ def _constants(
             )
             for r in shared
         ),
-        *(limits if schedule.rescale == Rescale.ON_OVERFLOW else ()),
+        *((SUM_LIMIT, FINITE_LIMIT) if schedule.rescale == Rescale.ON_OVERFLOW else ()),
         *(
             order_constants(spec, shared, target.l2_bytes // 2)
             if spec.varlen or spec.kv_cache
