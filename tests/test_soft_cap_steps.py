@@ -13,6 +13,7 @@ from language_problems import Problem
 
 from fmhagen.api import emit
 from fmhagen.lowering.warp_specialised_scores import LIMIT
+from fmhagen.oracle.comparison import compare, tolerance_of
 from fmhagen.runtime.emulator_backend import EmulatorOptions
 from fmhagen.schedule import MainLoop, Rescale, Schedule, Store
 from fmhagen.spec import AttentionSpec
@@ -85,7 +86,10 @@ def test_the_reference_grows_far_below_the_cap(name: str) -> None:
 
 
 def check(problem: Problem, schedule: Schedule | None) -> None:
-    """Run on two emulated multiprocessors and compare O and LSE with float64."""
+    """Run on two emulated multiprocessors and compare O and LSE with float64.
+
+    The polynomial errs by up to 1.31e-4 of a score, and so of LSE.
+    """
     plan = plan_of(problem.spec, "sm90", schedule)
     assert plan.near_cap_loop
     result = emulate(
@@ -94,7 +98,10 @@ def check(problem: Problem, schedule: Schedule | None) -> None:
         extras=problem.extras(),
         options=EmulatorOptions(seed=1, compute_units=2),
     )
-    problem.check(result.o, result.lse)
+    layout = str(problem.spec.layout)
+    found = compare(result.o, result.lse, *problem.expected(), layout=layout)
+    tolerance = tolerance_of(problem.spec.dtype)
+    assert found.within(dataclasses.replace(tolerance, lse=1.31e-4)), f"{problem.name}\n{found}"
 
 
 def test_the_tangent_is_in_three_places() -> None:
