@@ -122,6 +122,26 @@ def test_caches_in_a_graph_and_what_a_graph_cannot_have() -> None:
     assert same(broken(q), dispatch.attention(q, k, v))
 
 
+WIDTH = torch.tensor(9)
+
+
+def test_functions_end_a_graph_and_are_those_of_the_call() -> None:
+    bias, width = torch.randn(4, 50), 9
+
+    def step(q):  # noqa: ANN001, ANN202
+        mask = lambda b, h, m, n: (n <= m) & (m - n < width)  # noqa: E731
+        score = lambda s, b, h, m, n: s + bias[h, n] * WIDTH  # noqa: E731
+        return flex.flex_attention(q * 2, q, q, score_mod=score, block_mask=mask) + 1
+
+    q = torch.randn(1, 4, 50, 64).bfloat16()
+    compiled = torch.compile(step, backend="aot_eager")
+    before = compiled(q)
+    assert torch.equal(before, step(q))
+    width, bias = 20, bias * 2
+    assert torch.equal(compiled(q), step(q))
+    assert not torch.equal(compiled(q), before)
+
+
 def test_functions_of_pytorch_hide_and_show_what_they_say() -> None:
     from torch.nn.attention import flex_attention as theirs
 
