@@ -13,7 +13,6 @@ There is no backward pass: asking for one is an error of PyTorch's.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import CodeType
 from typing import Any
 
 import numpy as np
@@ -21,7 +20,7 @@ import torch
 
 from fmhagen import dispatch
 from fmhagen.errors import InvalidSpecError
-from fmhagen.frontends.torch_rules import autocast_rule, fold
+from fmhagen.frontends.torch_rules import autocast_rule, fold, leave_alone
 from fmhagen.spec import Anchor, CacheLayout, Layout
 
 _DEVICES = ("cpu", "cuda")  # ROCm's name is cuda, too
@@ -295,19 +294,7 @@ def _register() -> None:
         torch.library.register_vmap(f"fmhagen::{name}", rule)
     substitute: Any = torch.compiler.substitute_in_graph
     substitute(dispatch.attention, skip_signature_check=True)(_in_graph)
-    _leave_alone(dispatch.attention.__code__)
-
-
-def _leave_alone(code: CodeType) -> None:
-    """Keep PyTorch from compiling what runs where a graph has ended: it gains nothing by it.
-
-    NOTE: it would compile the tracing of functions, and fail at their globals.
-    """
-    frames: Any = getattr(torch._C, "_dynamo", None)
-    frames = getattr(frames, "eval_frame", None)
-    if hasattr(frames, "set_code_exec_strategy"):
-        skip = frames._FrameAction.SKIP
-        frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))
+    leave_alone(dispatch.attention.__code__)
 
 
 _register()

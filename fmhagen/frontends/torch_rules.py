@@ -1,8 +1,9 @@
-"""Rules of the custom operators of PyTorch: what autocast and vmap do with them."""
+"""Rules of the custom operators of PyTorch: what autocast, vmap and the compiler do with them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import torch
@@ -73,3 +74,15 @@ def _slice(tensor: torch.Tensor, dim: int | None, index: int) -> torch.Tensor:
 def _dense(tensor: torch.Tensor) -> torch.Tensor:
     """Return a tensor whose rows are dense, which those of a mapped last axis are not."""
     return tensor if tensor.dim() == 0 or tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def leave_alone(code: CodeType) -> None:
+    """Keep PyTorch from compiling what runs where a graph has ended: it gains nothing by it.
+
+    NOTE: it would compile the tracing of functions, and fail at their globals.
+    """
+    frames: Any = getattr(torch._C, "_dynamo", None)
+    frames = getattr(frames, "eval_frame", None)
+    if hasattr(frames, "set_code_exec_strategy"):
+        skip = frames._FrameAction.SKIP
+        frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))
