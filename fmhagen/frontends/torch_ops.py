@@ -20,7 +20,7 @@ import torch
 
 from fmhagen import dispatch
 from fmhagen.errors import InvalidSpecError
-from fmhagen.frontends.torch_rules import autocast_rule, fold, leave_alone
+from fmhagen.frontends.torch_rules import autocast_rule, fold, stand_in_graphs
 from fmhagen.spec import Anchor, CacheLayout, Layout
 
 _DEVICES = ("cpu", "cuda")  # ROCm's name is cuda, too
@@ -292,9 +292,7 @@ def _register() -> None:
             return fold(info, in_dims, *arguments, operator=operator)
 
         torch.library.register_vmap(f"fmhagen::{name}", rule)
-    substitute: Any = torch.compiler.substitute_in_graph
-    substitute(dispatch.attention, skip_signature_check=True)(_in_graph)
-    leave_alone(dispatch.attention.__code__)
+    stand_in_graphs(dispatch.attention, _in_graph)
 
 
 _register()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import CodeType
 from typing import Any
 
 import torch
@@ -76,13 +75,17 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.dim() == 0 or tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-def leave_alone(code: CodeType) -> None:
-    """Keep PyTorch from compiling what runs where a graph has ended: it gains nothing by it.
+def stand_in_graphs(function: Callable[..., Any], substitute: Callable[..., Any]) -> None:
+    """Let a function stand in compiled regions as another; where it ends one it runs as it is.
 
-    NOTE: it would compile the tracing of functions, and fail at their globals.
+    NOTE: behind the end of a graph PyTorch compiles what runs then, too. It would compile the
+    tracing of mask and score functions, gain nothing by it, and fail at their globals.
     """
+    register: Any = torch.compiler.substitute_in_graph
+    register(function, skip_signature_check=True)(substitute)
     frames: Any = getattr(torch._C, "_dynamo", None)
     frames = getattr(frames, "eval_frame", None)
     if hasattr(frames, "set_code_exec_strategy"):
         skip = frames._FrameAction.SKIP
-        frames.set_code_exec_strategy(code, frames._FrameExecStrategy(skip, skip))
+        strategy = frames._FrameExecStrategy(skip, skip)
+        frames.set_code_exec_strategy(function.__code__, strategy)
