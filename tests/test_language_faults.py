@@ -185,7 +185,7 @@ FAULTS = (
     wrong(
         "cap",
         "mask_left_out_beside_the_cap",
-        "0x7fffffff); if (n_tile >= keys.unmasked) {",
+        "0x7fffffff); if (masked) {",
         "0x7fffffff); if (false) {",
     ),
     wrong(
