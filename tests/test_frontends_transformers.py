@@ -100,10 +100,12 @@ def test_prefill_gives_the_logits_of_eager_attention(target: str, kind: str) -> 
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_generation_gives_the_tokens_of_eager_attention(target: str, kind: str) -> None:
+@pytest.mark.parametrize("cache", ["dynamic", "static"])
+def test_generation_gives_the_tokens_of_eager_attention(target: str, kind: str, cache: str) -> None:
     needs(target, *KINDS[kind])
     model = model_of(kind)
     options = {"max_new_tokens": 6, "do_sample": False, "return_dict_in_generate": True}
+    options["cache_implementation"] = cache
     scores = []
     for name in ("eager", front_end.NAME):
         model.set_attn_implementation(name)

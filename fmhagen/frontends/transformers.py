@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nn.attention.flex_attention import BlockMask
 
 from fmhagen.errors import TensorError, UnsupportedArgumentError
 from fmhagen.expr import build
@@ -35,19 +36,29 @@ _Q_FIRST = Parameter(name="first_query", dtype="i32")
 _K_FIRST = Parameter(name="first_key", dtype="i32")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Mask:
+@dataclass(kw_only=True, eq=False)
+class Mask(BlockMask):  # type: ignore[misc]
     """The mask of one forward pass, as the layers get it.
 
+    NOTE: a BlockMask of four dimensions is what transformers passes on as it is, when generation
+    with a static cache has made the mask before the model asks for it.
+
     Attributes:
+        sizes: (B, 1, Sq, Sk).
         causal: it hides what lies right of the diagonal, which ends bottom-right, and no more.
         text: else the mask function, "" where it hides nothing.
         params: tensors and numbers that the function reads.
     """
 
+    sizes: tuple[int, ...]
     causal: bool
     text: str
     params: dict[str, Any]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes, as of a tensor."""
+        return self.sizes
 
 
 def register(name: str = NAME) -> None:
@@ -88,16 +99,16 @@ def make_mask(
         function = masking_utils.and_masks(function, masking_utils.padding_mask_function(padding))
     mod, captured = _mods()(MaskMod, function)
     first_query, first_key = int(q_offset), int(kv_offset)
+    sizes = batch_size, 1, q_length, kv_length
     if mod.node is build.TRUE or str(mod) == "0 <= q_idx":
-        return Mask(causal=False, text="", params={})
+        return Mask(sizes=sizes, causal=False, text="", params={})
     ends_together = first_query + q_length == first_key + kv_length
     if ends_together and mod.node is _causal():
-        return Mask(causal=True, text="", params={})
+        return Mask(sizes=sizes, causal=True, text="", params={})
     text, numbers = _moved(mod.node)
     given = {_Q_FIRST.name: first_query, _K_FIRST.name: first_key}
-    return Mask(
-        causal=False, text=text, params={**captured, **{name: given[name] for name in numbers}}
-    )
+    params = {**captured, **{name: given[name] for name in numbers}}
+    return Mask(sizes=sizes, causal=False, text=text, params=params)
 
 
 def attention_forward(
