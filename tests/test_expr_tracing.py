@@ -36,6 +36,8 @@ WEIGHT = np.array(1.5, np.float32)
         (lambda b, h, q, k: np.less_equal(k, q), "kv_idx <= q_idx"),
         (lambda b, h, q, k: np.logical_not(np.greater(k, q)), "kv_idx <= q_idx"),
         (lambda b, h, q, k: True, "True"),
+        (lambda b, h, q, k: (q < k) == (q < k), "True"),
+        (lambda b, h, q, k: (q ^ q) == 0, "True"),
         (lambda b, h, q, k: b.new_ones(size=(), dtype=bool), "True"),
         (lambda b, h, q, k: q.new_full((), fill_value=7) < k, "7 < kv_idx"),
         (lambda b, h, q, k: q.new_tensor(7).new_zeros(()) < k, "0 < kv_idx"),

@@ -54,6 +54,8 @@ def or_(a: Node, b: Node) -> Node:
 
 def xor(a: Node, b: Node) -> Node:
     """a ^ b."""
+    if a is b and a.type != Type.F32:
+        return cast(FALSE, a.type)
     if a.type == b.type == Type.BOOL:
         for x, y in ((a, b), (b, a)):
             if x.is_const:
