@@ -21,7 +21,7 @@ from fmhagen.lowering.warp_specialised_checks import (
     check_store,
 )
 from fmhagen.lowering.warp_specialised_maps import BOX_COLUMNS, SWIZZLE_BYTES, tensor_maps
-from fmhagen.lowering.warp_specialised_masks import keys_at_once
+from fmhagen.lowering.warp_specialised_masks import is_wide, keys_at_once
 from fmhagen.lowering.warp_specialised_order import (
     add_tile_order,
     sorts_tiles,
@@ -31,8 +31,8 @@ from fmhagen.lowering.warp_specialised_params import param_fields
 from fmhagen.lowering.warp_specialised_posts import (
     add_posts,
     finds_tiles_for_all,
-    has_room_for_bands,
     post_constants,
+    posts_all_runs,
 )
 from fmhagen.lowering.warp_specialised_scores import cap_constants, has_near_cap_loop, score_unit
 from fmhagen.lowering.warp_specialised_shared import (
@@ -104,10 +104,8 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
     check_store(spec, schedule)
     labels = language.labels is not None and not spec.kv_cache
     posts_tiles = finds_tiles_for_all(spec, schedule, language)
-    keeps_band = posts_tiles and has_room_for_bands(spec, schedule, language)
     if posts_tiles:
-        kept = language.bands if keeps_band else ()
-        shared, shared_bytes = add_posts(spec, schedule, language, len(kept), shared, shared_bytes)
+        shared, shared_bytes = add_posts(spec, schedule, language, shared, shared_bytes)
     sorted_tiles = not ordered and sorts_tiles(spec, schedule, language, shared_bytes, target)
     if ordered:
         shared, shared_bytes = add_order(shared, shared_bytes, target)
@@ -163,8 +161,9 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         reads_mask=language.rest_key is not None and not labels,
         labels=labels,
         keys_at_once=0 if labels else keys_at_once(spec, language),
-        keeps_band=keeps_band,
+        spare_registers=is_wide(spec) and schedule.consumers == 2 and schedule.p_buffers == 1,
         posts_tiles=posts_tiles,
+        posts_runs=posts_tiles and posts_all_runs(language),
         row_bits="u32" if schedule.tile_n <= 128 else "u64",
         has_place=has_place,
         varlen=spec.varlen,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fmhagen.lowering.warp_specialised_masks import is_wide
 from fmhagen.lowering.warp_specialised_shared import BARRIER_BYTES, WORD_BYTES
 from fmhagen.plan.attention import Constant, SharedRegion
 from fmhagen.plan.language import Language
@@ -10,9 +9,10 @@ from fmhagen.schedule import Schedule
 from fmhagen.spec import AttentionSpec
 
 POSTS_OF_Q = 2  # for each Q tile: the thread that loads V may be a tile behind
-KEPT_BANDS = 2  # more would take too many registers
-TILE_WORDS = 6  # of a post: the tile's first row, b, h, and a run of key tiles
-SEQUENCE_WORDS, MAP_WORDS, BAND_WORDS = 4, 3, 4  # more: of each band that is kept
+POSTED_BANDS = 4  # whose runs a post holds
+TILE_WORDS, RUN_WORDS = 3, 3  # of a post: the tile's first row, b, h; a run of key tiles
+SEQUENCE_WORDS, MAP_WORDS = 4, 3  # more, of packed sequences; of a block map
+RUNS_OF_BAND = 4  # a run ends where a band is first or last touched, or first or last whole
 
 
 def finds_tiles_for_all(spec: AttentionSpec, schedule: Schedule, language: Language) -> bool:
@@ -21,28 +21,27 @@ def finds_tiles_for_all(spec: AttentionSpec, schedule: Schedule, language: Langu
     return takes_long and not spec.kv_cache and schedule.overlap_tiles and schedule.q_stages > 1
 
 
-def has_room_for_bands(spec: AttentionSpec, schedule: Schedule, language: Language) -> bool:
-    """Return whether consumers have the registers to keep bands for all runs of a tile."""
-    has_room = is_wide(spec) and schedule.consumers == 2 and language.score is None
-    has_bands = not language.right_only and not language.mapped
-    return has_room and has_bands and len(language.bands) <= KEPT_BANDS
+def posts_all_runs(language: Language) -> bool:
+    """Return whether a post has room for all runs of a tile: where bands say all, and are few."""
+    bands_say_all = not language.mapped and language.rest is None
+    return bands_say_all and not language.right_only and len(language.bands) <= POSTED_BANDS
 
 
 def add_posts(
     spec: AttentionSpec,
     schedule: Schedule,
     language: Language,
-    kept_bands: int,
     regions: tuple[SharedRegion, ...],
     used_bytes: int,
 ) -> tuple[tuple[SharedRegion, ...], int]:
     """Append the posts to a shared-memory map that takes `used_bytes`."""
-    words = TILE_WORDS + BAND_WORDS * kept_bands
+    runs = RUNS_OF_BAND * len(language.bands) if posts_all_runs(language) else 1
+    words = TILE_WORDS + RUN_WORDS * runs
     words += SEQUENCE_WORDS * spec.varlen + MAP_WORDS * language.mapped
     posts = POSTS_OF_Q * schedule.q_stages
     rows = (
         ("T_FULL", BARRIER_BYTES, "a tile is posted (1)"),
-        ("SMEM_POSTED", words * WORD_BYTES, f"tiles, their first key tiles [{posts}]"),
+        ("SMEM_POSTED", words * WORD_BYTES, f"tiles, their key tiles [{posts}]"),
     )
     added = []
     for name, size, comment in rows:

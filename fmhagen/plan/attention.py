@@ -84,8 +84,8 @@ class Plan:
         reads_mask: partly visible tiles ask the rest of the mask about keys; else bands say all.
         labels: that rest asks whether a number of the row is equal to one of the key.
         keys_at_once: keys that a mask is asked about at once, if few operations are on a key; or 0.
-        keeps_band: the key tiles of the bands are kept for a tile of work, not found run by run.
-        posts_tiles: the thread that loads Q finds tiles for the consumers, and posts them.
+        spare_registers: reads what bands show to rows before S is issued; a warp repairs P alone.
+        posts_tiles, posts_runs: the thread that loads Q posts tiles, and all their runs of keys.
         row_bits: unsigned type with a bit for each of a thread's keys of one row and tile.
         has_place: a tile of work holds its place, see `fmhagen.plan.language`.
         pairs: of packed sequences: a tile from the end is dealt with one from the beginning.
@@ -147,8 +147,9 @@ class Plan:
     reads_mask: bool = False
     labels: bool = False
     keys_at_once: int = 0
-    keeps_band: bool = False
+    spare_registers: bool = False
     posts_tiles: bool = False
+    posts_runs: bool = False
     row_bits: str = "u32"
     has_place: bool = False
     pairs: bool = False

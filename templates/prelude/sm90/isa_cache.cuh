@@ -4,37 +4,27 @@
 // Loads four 8x8 matrices of 16-bit elements; lane i gives the address of row i%8 of matrix i/8 (9.7.14.5.15).
 FMHAGEN_DEVICE void load_matrix_x4(u32 (&r)[4], u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
 
 // As load_matrix_x4, each matrix transposed (9.7.14.5.15, ldmatrix.trans).
 FMHAGEN_DEVICE void load_matrix_x4_transposed(u32 (&r)[4], u32 address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
 
 // D += A B of one warp: 16 x 8 += 16 x 16 times 16 x 8, bf16 (9.7.14.5.8, mma.m16n8k16).
-FMHAGEN_DEVICE void mma_m16n8k16_bf16(f32& d0, f32& d1, f32& d2, f32& d3, const u32 (&a)[4], u32 b0,
-                                      u32 b1) {
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
-      " {%0, %1, %2, %3};"
-      : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+FMHAGEN_DEVICE void mma_m16n8k16_bf16(f32& d0, f32& d1, f32& d2, f32& d3, const u32 (&a)[4], u32 b0, u32 b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32"
+      " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // D += A B of one warp: 16 x 8 += 16 x 16 times 16 x 8, fp16 (9.7.14.5.8, mma.m16n8k16).
-FMHAGEN_DEVICE void mma_m16n8k16_f16(f32& d0, f32& d1, f32& d2, f32& d3, const u32 (&a)[4], u32 b0,
-                                     u32 b1) {
-  asm(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9},"
-      " {%0, %1, %2, %3};"
-      : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+FMHAGEN_DEVICE void mma_m16n8k16_f16(f32& d0, f32& d1, f32& d2, f32& d3, const u32 (&a)[4], u32 b0, u32 b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32"
+      " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+      : "+f"(d0), "+f"(d1), "+f"(d2), "+f"(d3) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
 // Copies one box of a 5-D tensor to shared memory; completes on `barrier` (9.7.9.27.1.2).
@@ -163,9 +153,7 @@ FMHAGEN_DEVICE void load_shared_f32x4(f32 (&values)[4], u32 address) {
 // Loads four words of shared memory; `address` is 16-byte aligned.
 FMHAGEN_DEVICE void load_shared_u32x4(u32 (&r)[4], u32 address) {
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(address)
-               : "memory");
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(address) : "memory");
 }
 
 // Stores one word to shared memory.

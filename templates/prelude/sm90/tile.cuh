@@ -154,8 +154,8 @@ FMHAGEN_DEVICE void move_reference(const Rows& least, Rows& reference, Output& o
     // NOTE: a row that has seen no key has O = l = 0; -inf - (-inf) would be NaN.
     alpha[half] = moved == -infinity() ? 1.0f : exp2_approx(reference[half] - moved);
     reference[half] = moved;
+    sum[half] *= alpha[half];
   }
-  FMHAGEN_UNROLL for (u32 half = 0; half < 2; ++half) { sum[half] *= alpha[half]; }
   FMHAGEN_UNROLL for (u32 i = 0; i < HEAD_DIM_V / 2; ++i) { o[i] *= alpha[i / 2 % 2]; }
 }
 
@@ -200,12 +200,6 @@ FMHAGEN_DEVICE void shrink(Scores& s, Output& o, Rows& reference, Rows& sum, Row
   move_reference(moved, reference, o, sum, alpha);
   FMHAGEN_UNROLL for (u32 i = 0; i < 2; ++i) { step_sum[i] *= alpha[i]; }
   FMHAGEN_UNROLL for (u32 i = 0; i < TILE_N / 2; ++i) { s[i] *= alpha[i / 2 % 2]; }
-}
-
-// O = O / l, and 0 where a row saw no key.
-FMHAGEN_DEVICE void normalise(Output& o, const Rows& sum) {
-  const Rows inverse = {sum[0] == 0.0f ? 0.0f : 1.0f / sum[0], sum[1] == 0.0f ? 0.0f : 1.0f / sum[1]};
-  FMHAGEN_UNROLL for (u32 i = 0; i < HEAD_DIM_V / 2; ++i) { o[i] *= inverse[i / 2 % 2]; }
 }
 
 // Transposes a 4 x 4 block over the four lanes that share a row: register i of lane j and j of i change places.
