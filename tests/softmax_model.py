@@ -14,7 +14,7 @@ from fmhagen.plan.attention import Plan
 
 SUM_LIMIT = np.float32(8192)
 FINITE_LIMIT = np.float32(1e30)
-GROUP_ROWS = 64
+GROUP_ROWS, WARP_ROWS = 64, 16
 F32 = np.float32
 
 Array = npt.NDArray[np.float32]
@@ -22,7 +22,10 @@ Array = npt.NDArray[np.float32]
 
 @dataclasses.dataclass(slots=True, kw_only=True)
 class Counts:
-    """What all warpgroups did: steps, votes, repairs, and repairs that computed S again."""
+    """What all warpgroups did: steps and votes; repairs and repairs that computed S again.
+
+    Repairs are those of warpgroups, or of warps where these repair their rows alone.
+    """
 
     steps: int = 0
     votes: int = 0
@@ -89,24 +92,35 @@ def _group(
             p = _exp2(s, guarded, sigma)
             total = total + _thread_sums(p)
         else:
-            counts.votes += 1
+            counts.votes += not plan.spare_registers
             p = _exp2(s, reference, sigma)
             step = _thread_sums(p)
-            if not (step < SUM_LIMIT).all():
-                if not (step < FINITE_LIMIT).all():
+            for rows in _repaired_together(plan):
+                if (step[rows] < SUM_LIMIT).all():
+                    continue
+                if not (step[rows] < FINITE_LIMIT).all():
                     counts.recomputations += 1
-                    reference, total = _rescale(s, reference, total, sigma)
-                    p = _exp2(s, reference, sigma)
-                    step = _thread_sums(p)
+                    reference[rows], total[rows] = _rescale(
+                        s[rows], reference[rows], total[rows], sigma
+                    )
+                    p[rows] = _exp2(s[rows], reference[rows], sigma)
+                    step[rows] = _thread_sums(p[rows])
                 else:
                     counts.shrinks += 1
-                    growth = np.maximum(np.log2(step.sum(1)), F32(0))
-                    moved = reference + growth
-                    alpha = np.exp2(reference - moved)
-                    reference = moved
-                    p, total, step = (x * alpha[:, None] for x in (p, total, step))
+                    growth = np.maximum(np.log2(step[rows].sum(1)), F32(0))
+                    moved = reference[rows] + growth
+                    alpha = np.exp2(reference[rows] - moved)
+                    reference[rows] = moved
+                    for x in (p, total, step):
+                        x[rows] *= alpha[:, None]
             total = total + step
         _check_bounds(plan, p, reference, total, largest)
+
+
+def _repaired_together(plan: Plan) -> tuple[slice, ...]:
+    """Return the rows of a warpgroup that are repaired together: those of a warp, or all."""
+    size = WARP_ROWS if plan.spare_registers else GROUP_ROWS
+    return tuple(slice(first, first + size) for first in range(0, GROUP_ROWS, size))
 
 
 def _check_bounds(

@@ -98,8 +98,8 @@ FAULTS = (
     wrong(
         "window",
         "one_key_too_many_at_the_left",
-        "~bits_before(clamp(first, 0, seqlen_k) - n_thread)",
-        "~bits_before(clamp(first, 0, seqlen_k) - 1 - n_thread)",
+        "~bits_before(ranges.first[band][half] - n_thread)",
+        "~bits_before(ranges.first[band][half] - 1 - n_thread)",
     ),
     wrong("window", "left_edge_not_masked", "if (!keys.full) { hide", "if (false) { hide"),
     wrong(
@@ -117,15 +117,15 @@ FAULTS = (
     wrong(
         "bands",
         "the_second_band_left_out",
-        "n = maximum_i32(n, last_below(band_1, i32(keys.begin)));",
-        "",
+        "n = maximum_i32(n, last_below(band, i32(keys.begin)));",
+        "n = last_below(bands.of[0], i32(keys.begin));",
     ),
     wrong("bands", "bits_of_the_wrong_columns", "c / 8 * 2 +", "c / 8 * 4 +"),
     wrong(
         "bands",
         "keys_of_the_first_band_forgotten",
-        "|= bits_between(place.seqlen_k, n_thread, first_key_1",
-        "= bits_between(place.seqlen_k, n_thread, first_key_1",
+        "visible.rows[half] |= bits_before",
+        "visible.rows[half] = bits_before",
     ),
     wrong("labels", "keys_8_apart_not_packed", "pairs >> 6", "pairs >> 4"),
     wrong("labels", "rows_take_the_keys_of_others", "is_own ? bits : own.rows[i]", "bits"),
@@ -147,9 +147,17 @@ FAULTS = (
     ),
     wrong(
         "posted",
-        "the_band_of_another_tile",
-        "put_word(at, u32(band.full_begin));",
-        "put_word(at, 0);",
+        "a_run_too_few_posted",
+        "} while (next_run(bands, keys)); put_word(at, 0);",
+        "} while (false); put_word(at, 0);",
+    ),
+    PlantedIn(
+        problem="posted",
+        fault=Fault(
+            name="the_last_run_is_not_marked",
+            edits=drop("put_word(at, 0)"),
+            kinds=(WRONG_RESULT, "deadlock", "uninitialised", *UNORDERED),
+        ),
     ),
     wrong("score", "scale_left_out", "params.scale * LOG2E *", "LOG2E *"),
     wrong(
@@ -258,10 +266,10 @@ FAULTS = (
     wrong(
         "packed",
         "sink_left_out",
-        "sum[half] += reference[half] == -infinity() ? 0.0f"
-        " : exp2_approx(sinks[half] - reference[half]);",
-        "",
+        "fused_multiply_add(sum[half], alpha[half], exp2_approx(sink - guarded))",
+        "sum[half] * alpha[half]",
     ),
+    wrong("packed", "o_not_moved_by_the_sink", "alpha[i] / sum[i]", "1.0f / sum[i]"),
     wrong("packed", "sink_without_its_unit", "* LOG2E;", ";"),
 )
 

@@ -55,8 +55,7 @@ class Plan:
         round_call: function that rounds two numbers of P; "" where the main loop has its own.
         uses_accumulation_registers: a lane has more registers than vector instructions reach.
         value_keys_are_four: a thread stages V in pieces of four keys, else of eight.
-        matrix: shape of the matrix instruction of a wave_pipelined loop, as in its name.
-        block_registers: of its accumulator, in each lane.
+        matrix, block_registers: a wave_pipelined loop's instruction; its accumulator, in a lane.
         lane_has_two_rows: its accumulators are so narrow that two of them cover a wave's queries.
         clustered: blocks form clusters; see `Schedule.cluster`.
         sorted_tiles: blocks order the tiles of a head by how long they take, in shared memory.
