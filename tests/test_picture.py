@@ -49,6 +49,11 @@ def test_the_command_writes_a_picture(tmp_path: Path) -> None:
     )
     assert result.exit_code == 0, result.output
     assert path.read_text().startswith("<svg")
+    other = tmp_path / "mask.png"
+    result = CliRunner().invoke(app, [*arguments, "--picture", str(other)])
+    assert result.exit_code == 2
+    assert "the name must end in .svg" in result.output
+    assert not other.exists()
 
 
 def test_an_empty_mask_has_a_picture() -> None:

@@ -13,7 +13,7 @@ from fmhagen.cli.options import Json
 from fmhagen.cli.output import note, write_json, write_text
 from fmhagen.cli.request import Request
 from fmhagen.committed.inventory import write_if_different
-from fmhagen.errors import UnsupportedSpecError
+from fmhagen.errors import InvalidSpecError, UnsupportedSpecError
 from fmhagen.explaining.explain import explain as explain_instance
 from fmhagen.explaining.key_runs import Place
 from fmhagen.spec import AttentionSpec
@@ -97,6 +97,8 @@ def _draw(request: Request, path: Path, place: Place) -> None:
     """Write the picture of a mask, in the tiles of the first target that is asked for."""
     from fmhagen.explaining.picture import mask_picture
 
+    if path.suffix != ".svg":
+        raise InvalidSpecError("picture", str(path), "is SVG: the name must end in .svg")
     target = request.targets(TARGETS[0].name)[0]
     try:
         schedule = request.instance(target).schedule
