@@ -266,6 +266,30 @@ def test_flash_soft_cap_and_sink(target: str) -> None:
 
 
 @pytest.mark.parametrize("causal", [False, True])
+def test_flash_chunks_end_with_the_last_key(target: str, causal: bool) -> None:
+    needs(target, "mask_mod", "varlen")
+    q, k, v = bshd()
+
+    def own(rows: int, keys: int) -> Any:
+        def mask(s: Array, b: Array, h: Array, m: Array, n: Array) -> Array:
+            at = m + keys - rows
+            return np.where((at // 20 == n // 20) & ((n <= at) | (not causal)), s, -np.inf)
+
+        return mask
+
+    options = {"causal": causal, "attention_chunk": 20, "return_attn_probs": True}
+    o, lse, _ = flash_attn_func(q, k, v, **options)
+    assert_right(o, lse, float64(q, k, v, own(SQ, SK)))
+    ends_q, ends_k = np.array([0, 30, SQ], np.int32), np.array([0, 25, SK], np.int32)
+    o, lse, _ = flash_attn_varlen_func(q[0], k[0], v[0], ends_q, ends_k, 30, 58, **options)
+    for i in range(2):
+        rows, keys = slice(*ends_q[i : i + 2]), slice(*ends_k[i : i + 2])
+        mask = own(rows.stop - rows.start, keys.stop - keys.start)
+        wanted = float64(q[:1, rows], k[:1, keys], v[:1, keys], mask)
+        assert_right(o[None, rows], lse[None, :, rows], wanted)
+
+
+@pytest.mark.parametrize("causal", [False, True])
 def test_flash_packed_sequences(target: str, causal: bool) -> None:
     needs(target, "varlen")
     ends_q, ends_k = np.array([0, 5, 5, 40, 75]), np.array([0, 30, 30, 31, 140])
@@ -292,7 +316,7 @@ def test_flash_packed_sequences(target: str, causal: bool) -> None:
     [
         ("dropout_p", 0.1),
         ("qv", np.zeros(1)),
-        ("attention_chunk", 64),
+        ("attention_chunk", -64),
         ("num_splits", 4),
         ("block_table", np.zeros((1, 1), np.int32)),
         ("q_descale", np.ones(1)),
@@ -300,7 +324,7 @@ def test_flash_packed_sequences(target: str, causal: bool) -> None:
 )
 def test_flash_refuses_by_name_what_it_does_not_do(name: str, value: Any) -> None:
     q, k, v = bshd()
-    with pytest.raises(UnsupportedArgumentError, match=f"{name}=.*use {name}="):
+    with pytest.raises(UnsupportedArgumentError, match=f"{name}=.*(use {name}=|or 0)"):
         flash_attn_func(q, k, v, **{name: value})
 
 

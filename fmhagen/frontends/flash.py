@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from fmhagen.dispatch import attention
+from fmhagen.errors import UnsupportedArgumentError
 from fmhagen.frontends.alibi import ALIBI_BOTH_SIDES, slopes_of
 from fmhagen.frontends.refusal import refuse_others
 
@@ -39,6 +40,7 @@ def flash_attn_func(
     return_attn_probs: bool = False,
     *,
     learnable_sink: Any = None,
+    attention_chunk: int = 0,
     **others: Any,
 ) -> Any:
     """Compute attention as FlashAttention's function of this name does.
@@ -56,6 +58,8 @@ def flash_attn_func(
         deterministic: has no effect; the forward pass always is.
         return_attn_probs: also give LSE (B, H, Sq) and None.
         learnable_sink: (H,): a logit in the denominator.
+        attention_chunk: a query sees the keys of its own chunk of so many positions, the last key
+            beside the last query; 0 means all.
         others: further parameters of FlashAttention, each refused unless it asks for nothing.
 
     Returns:
@@ -71,7 +75,7 @@ def flash_attn_func(
         scale=softmax_scale,
         sinks=learnable_sink,
         return_lse=return_attn_probs,
-        **_options(q, causal, window_size, softcap, alibi_slopes),
+        **_options(q, causal, window_size, softcap, alibi_slopes, attention_chunk),
     )
     return (*found, None) if return_attn_probs else found
 
@@ -97,6 +101,7 @@ def flash_attn_varlen_func(
     seqused_q: Any = None,
     seqused_k: Any = None,
     learnable_sink: Any = None,
+    attention_chunk: int = 0,
     k_descale: Any = None,
     v_descale: Any = None,
     **others: Any,
@@ -125,6 +130,8 @@ def flash_attn_varlen_func(
             anything.
         seqused_k: (B,): keys of each sequence that count.
         learnable_sink: (H,): a logit in the denominator.
+        attention_chunk: a query sees the keys of its own chunk of so many positions, the last key
+            beside the last query; 0 means all; not with block_table.
         k_descale: (B, Hk): what pages of 8 bits are multiplied by; with block_table alone.
         v_descale: the same of v.
         others: further parameters of FlashAttention, each refused unless it asks for nothing.
@@ -139,6 +146,8 @@ def flash_attn_varlen_func(
     others = {"dropout_p": dropout_p, **others}
     if block_table is None:
         others |= {"k_descale": k_descale, "v_descale": v_descale}
+    else:
+        others["attention_chunk"] = attention_chunk
     refuse_others("flash_attn_varlen_func", others, _neutral())
     if block_table is not None:
         from fmhagen.frontends.kvcache import flash_attn_with_kvcache
@@ -173,7 +182,7 @@ def flash_attn_varlen_func(
         scale=softmax_scale,
         sinks=learnable_sink,
         return_lse=return_attn_probs,
-        **_options(q, causal, window_size, softcap, alibi_slopes),
+        **_options(q, causal, window_size, softcap, alibi_slopes, attention_chunk),
     )
     return (*found, None) if return_attn_probs else found
 
@@ -188,6 +197,7 @@ def _options(
     window_size: tuple[int | None, int | None],
     softcap: float,
     alibi_slopes: Any,
+    attention_chunk: int,
 ) -> dict[str, Any]:
     left, right = window_size
     options: dict[str, Any] = {
@@ -195,6 +205,12 @@ def _options(
         "window": (left, None if causal else right),  # a causal mask ends at the diagonal
         "soft_cap": softcap or None,
     }
+    if attention_chunk:
+        if attention_chunk < 0:
+            limit = "must be a number of positions, or 0 for all"
+            raise UnsupportedArgumentError("attention_chunk", attention_chunk, limit)
+        own = f"(q_idx + (seqlen_k - seqlen_q)) // {int(attention_chunk)}"
+        options["mask_mod"] = f"{own} == kv_idx // {int(attention_chunk)}"
     if alibi_slopes is not None and causal:
         options["alibi_slopes"] = alibi_slopes  # no key right of the diagonal is visible
     elif alibi_slopes is not None:
