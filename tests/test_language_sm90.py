@@ -284,6 +284,17 @@ def test_an_output_wider_than_its_query_leaves_from_registers(dims: tuple[int, i
             plan_of(spec, "sm90", dataclasses.replace(schedule, store=Store.STAGED, split_q=False))
 
 
+@pytest.mark.parametrize("varlen", [False, True])
+@pytest.mark.parametrize("extra", [{}, {"alibi": True}, {"soft_cap": 9.0}, {"max_logit": True}])
+def test_sinks_of_heads_that_share_tiles_are_emitted(
+    varlen: bool, extra: dict[str, object]
+) -> None:
+    """Every line fits, with the rows' heads among the arguments of what adds a sink."""
+    spec = AttentionSpec(sink=True, varlen=varlen, mask_mod="kv_idx % 3 == q_idx % 3", **extra)
+    schedule = dataclasses.replace(default_schedule(spec, SM90), pack_heads=True)
+    assert "head_of_row" in emit_source(plan_of(spec, "sm90", schedule)).text
+
+
 @pytest.mark.parametrize(
     ("d", "dv", "causal"), [(64, 128, False), (64, 128, True), (48, 96, False)], ids=str
 )
