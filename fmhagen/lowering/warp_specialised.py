@@ -21,7 +21,7 @@ from fmhagen.lowering.warp_specialised_checks import (
     check_store,
 )
 from fmhagen.lowering.warp_specialised_maps import BOX_COLUMNS, SWIZZLE_BYTES, tensor_maps
-from fmhagen.lowering.warp_specialised_masks import is_wide, keys_at_once
+from fmhagen.lowering.warp_specialised_masks import has_spare_registers, keys_at_once
 from fmhagen.lowering.warp_specialised_order import (
     add_tile_order,
     sorts_tiles,
@@ -161,9 +161,9 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         reads_mask=language.rest_key is not None and not labels,
         labels=labels,
         keys_at_once=0 if labels else keys_at_once(spec, language),
-        spare_registers=is_wide(spec) and schedule.consumers == 2 and schedule.p_buffers == 1,
+        spare_registers=has_spare_registers(spec, schedule, small),
         posts_tiles=posts_tiles,
-        posts_runs=posts_tiles and posts_all_runs(language),
+        posts_runs=posts_tiles and posts_all_runs(spec, language),
         row_bits="u32" if schedule.tile_n <= 128 else "u64",
         has_place=has_place,
         varlen=spec.varlen,

@@ -1,10 +1,12 @@
-"""Masks that the warp-specialised loop asks about keys: how many at once."""
+"""Registers that the warp-specialised loop has to spare, and what it does with them."""
 
 from __future__ import annotations
 
 from fmhagen.expr.nodes import walk
 from fmhagen.lowering.language import operations
 from fmhagen.plan.language import Language
+from fmhagen.plan.small_cache import SmallCache
+from fmhagen.schedule import Schedule
 from fmhagen.spec import AttentionSpec
 
 SHORT_MASK = 8  # operations of a mask for one key
@@ -29,3 +31,9 @@ def keys_at_once(spec: AttentionSpec, language: Language) -> int:
 def is_wide(spec: AttentionSpec) -> bool:
     """Return whether a head's depth is one that leaves a thread registers to spare."""
     return WIDE_DEPTHS[0] < max(spec.d, spec.dv) <= WIDE_DEPTHS[1]
+
+
+def has_spare_registers(spec: AttentionSpec, schedule: Schedule, small: SmallCache) -> bool:
+    """Return whether consumers have registers for ranges of rows and products of single warps."""
+    is_lean = schedule.consumers == 2 and schedule.p_buffers == 1 and not small.scales_tokens
+    return is_wide(spec) and is_lean

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fmhagen.lowering.warp_specialised_masks import is_wide
 from fmhagen.lowering.warp_specialised_shared import BARRIER_BYTES, WORD_BYTES
 from fmhagen.plan.attention import Constant, SharedRegion
 from fmhagen.plan.language import Language
@@ -21,10 +22,13 @@ def finds_tiles_for_all(spec: AttentionSpec, schedule: Schedule, language: Langu
     return takes_long and not spec.kv_cache and schedule.overlap_tiles and schedule.q_stages > 1
 
 
-def posts_all_runs(language: Language) -> bool:
-    """Return whether a post has room for all runs of a tile: where bands say all, and are few."""
-    bands_say_all = not language.mapped and language.rest is None
-    return bands_say_all and not language.right_only and len(language.bands) <= POSTED_BANDS
+def posts_all_runs(spec: AttentionSpec, language: Language) -> bool:
+    """Return whether a post holds all runs of a tile: where bands say all, and are few.
+
+    To read one takes a register, which narrow heads do not have.
+    """
+    bands_say_all = not language.mapped and language.rest is None and not language.right_only
+    return is_wide(spec) and bands_say_all and len(language.bands) <= POSTED_BANDS
 
 
 def add_posts(
@@ -35,7 +39,7 @@ def add_posts(
     used_bytes: int,
 ) -> tuple[tuple[SharedRegion, ...], int]:
     """Append the posts to a shared-memory map that takes `used_bytes`."""
-    runs = RUNS_OF_BAND * len(language.bands) if posts_all_runs(language) else 1
+    runs = RUNS_OF_BAND * len(language.bands) if posts_all_runs(spec, language) else 1
     words = TILE_WORDS + RUN_WORDS * runs
     words += SEQUENCE_WORDS * spec.varlen + MAP_WORDS * language.mapped
     posts = POSTS_OF_Q * schedule.q_stages
