@@ -27,11 +27,13 @@ class Variant:
         name: also of its picture.
         code: arguments of AttentionSpec; sizes are those of the picture.
         note: what is worth knowing.
+        speed: as measured, see MEASURED; "" if it was not.
     """
 
     name: str
     code: str
     note: str = ""
+    speed: str = ""
 
     @property
     def spec(self) -> AttentionSpec:
@@ -80,13 +82,23 @@ def _names() -> dict[str, Any]:
 
 
 MASKS: tuple[Variant, ...] = (
-    Variant(name="Causal", code="causal=True", note="The loop of before: one bound on the right."),
-    Variant(name="Causal and window", code="causal=True, window_left=20"),
+    Variant(
+        name="Causal",
+        code="causal=True",
+        note="The loop of before: one bound on the right.",
+        speed="781, 756; x2.36, x2.19; x1.07, x1.11",
+    ),
+    Variant(
+        name="Causal and window",
+        code="causal=True, window_left=20",
+        speed="1024 keys: 574, 575; x2.21, x2.25; x1.15, x1.21",
+    ),
     Variant(name="Window to both sides", code="window_left=12, window_right=6"),
     Variant(
         name="Sink tokens and window",
         code="mask_mod=(masks.sink_tokens(5) | masks.sliding_window(20)) & masks.causal()",
         note="Where the window meets the sink tokens the two bands become one.",
+        speed="4 and 1024 keys: 483, 470; x2.10, x1.93",
     ),
     Variant(name="Prefix LM", code="mask_mod=masks.prefix_lm(prefix)"),
     Variant(name="Chunked", code="causal=True, mask_mod=masks.chunked(24)"),
@@ -95,12 +107,14 @@ MASKS: tuple[Variant, ...] = (
         code="causal=True, mask_mod=masks.documents([0, 7, 12, 40, 64])",
         note="The bounds of each position are read from two tensors that never fall, so they bound"
         " tiles, too: no block mask.",
+        speed="8 documents: 615, 589; x2.39, x2.23",
     ),
     Variant(
         name="Documents by id",
         code="causal=True, mask_mod=masks.document(document_id)",
         note="Ids in any order: nothing is known of a tile without its keys, so all that causal"
         " leaves are masked.",
+        speed="8 documents: 530, 613; x1.92, x2.24",
     ),
     Variant(
         name="Dilated blocks",
@@ -120,11 +134,12 @@ MASKS: tuple[Variant, ...] = (
 )
 
 SCORES: tuple[Variant, ...] = (
-    Variant(name="Soft cap", code="soft_cap=50.0"),
+    Variant(name="Soft cap", code="soft_cap=50.0", speed="608, 627; at cd9cb6f x3.34"),
     Variant(
         name="ALiBi",
         code="alibi=True, causal=True",
         note="The slope is read once for a tile of work.",
+        speed="725, 735; at cd9cb6f x2.27",
     ),
     Variant(name="Relative bias", code="score_mod=scores.relative_bias(table)"),
     Variant(name="Additive bias", code="score_mod=scores.additive(bias)"),
@@ -137,6 +152,14 @@ SCORES: tuple[Variant, ...] = (
 )
 
 
+MEASURED = (
+    "Speed: TFLOP/s over visible pairs of two runs, then as multiples of FlexAttention's Triton"
+    " kernel, then of FA3, in the same run: one H200 each, 2026-11-30, commits 3e8e7f8 and cd9cb6f,"
+    " b1 h16 s16384, head_dim 128, bf16; how, and what else was measured, says"
+    " [sm90.md](sm90.md#measured). Empty: not measured.\n"
+)
+
+
 def pictures() -> dict[str, str]:
     """Return every picture by its file name."""
     return {variant.picture_name: variant.picture() for variant in MASKS}
@@ -144,21 +167,29 @@ def pictures() -> dict[str, str]:
 
 def table_of_masks() -> str:
     """Return a Markdown table of the masks, and a section with the emitted lines of each."""
-    rows = ["| mask | bands | rest | picture |", "|---|---|---|---|"]
+    rows = ["| mask | bands | rest | speed | picture |", "|---|---|---|---|---|"]
     sections = []
     for variant in MASKS:
         language = lower_language(variant.spec)
         picture = f'<img src="pictures/{variant.picture_name}" alt="{variant.name}" width="220">'
         rest = "no" if language.rest is None else "by tile"
         rest = "block map" if language.mapped else rest
-        rows.append(f"| {variant.name} | {len(language.bands)} | {rest} | {picture} |")
+        rows.append(
+            f"| {variant.name} | {len(language.bands)} | {rest} | {variant.speed} | {picture} |"
+        )
         sections.append(_section(variant, language))
-    return "\n".join(rows) + "\n\n" + "\n".join(sections)
+    return MEASURED + "\n" + "\n".join(rows) + "\n\n" + "\n".join(sections)
 
 
 def sections_of_scores() -> str:
-    """Return a section with the emitted lines of each score function."""
-    return "\n".join(_section(v, lower_language(v.spec)) for v in SCORES)
+    """Return a table of the score functions, and a section with the emitted lines of each."""
+    rows = [
+        "| score function | speed |",
+        "|---|---|",
+        *(f"| {v.name} | {v.speed} |" for v in SCORES),
+    ]
+    sections = (_section(variant, lower_language(variant.spec)) for variant in SCORES)
+    return "\n".join(rows) + "\n\n" + "\n".join(sections)
 
 
 def _section(variant: Variant, language: Language) -> str:
