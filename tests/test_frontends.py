@@ -396,6 +396,28 @@ def test_sdpa_of_three_dimensions_and_what_it_refuses(target: str) -> None:
         scaled_dot_product_attention(q, k, v, np.ones((SQ, SK), np.int32))
 
 
+@pytest.mark.parametrize("mask", [(B, 1, 1, SQ, SK), (1, B, H, 1, SK), (1, 1, 1, SQ, SK), (SK,)])
+def test_sdpa_of_more_batch_axes(target: str, mask: tuple[int, ...]) -> None:
+    """Batch axes are one for the kernel; masks repeat along each of them alone."""
+    needs(target, "mask_mod")
+    heads = [x.reshape(B, x.shape[1], *x.shape[2:]) for x in bhsd()]
+    q, k, v = (np.stack([x, x[:, ::-1]], 1) for x in heads)  # (B, 2, ...)
+    q, k, v = (x.reshape(B, 2, *x.shape[2:]) for x in (q, k, v))
+    shown = normal(8, *mask, dtype=np.float32) > -1
+    o = scaled_dot_product_attention(q, k, v, shown, enable_gqa=True)
+    assert o.shape == q.shape
+    whole = np.broadcast_to(shown, (B, 2, H, SQ, SK))
+    for index in range(2):
+        one = [x[:, index].transpose(0, 2, 1, 3) for x in (q, k, v)]
+        at = whole[:, index]
+        wanted = float64(*one, lambda s, *_, at=at: np.where(at, s, -np.inf))
+        assert_right(o[:, index].transpose(0, 2, 1, 3), None, wanted)
+    with pytest.raises(TensorError, match="the same batch axes"):
+        scaled_dot_product_attention(q, k[:, :1], v, enable_gqa=True)
+    with pytest.raises(TensorError, match="must broadcast to the scores"):
+        scaled_dot_product_attention(q, k, v, np.ones((3, 1, 1, SQ, SK), bool), enable_gqa=True)
+
+
 # ---- flex_attention ----
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -11,7 +13,8 @@ pytest.importorskip("torch", reason="PyTorch is not installed")
 import torch
 
 from fmhagen import dispatch, reference
-from fmhagen.errors import FmhagenError, InvalidSpecError, UnsupportedArgumentError
+from fmhagen.errors import FmhagenError, InvalidSpecError, TraceError, UnsupportedArgumentError
+from fmhagen.expr.mods import MaskMod
 from fmhagen.frontends import flash, flex, sdpa
 from fmhagen.frontends.torch_ops import Attention
 from fmhagen.oracle.comparison import compare, tolerance_of
@@ -125,21 +128,109 @@ def test_caches_in_a_graph_and_what_a_graph_cannot_have() -> None:
 WIDTH = torch.tensor(9)
 
 
-def test_functions_end_a_graph_and_are_those_of_the_call() -> None:
-    bias, width = torch.randn(4, 50), 9
+def test_functions_stand_in_a_graph_and_are_those_of_the_call() -> None:
+    """Numbers are guarded, tensors are inputs, and nothing ends the graph."""
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    bias, width, factor = torch.randn(4, 50), 9, 1.5
+    array = np.linspace(-1, 1, 50, dtype=np.float32)
 
     def step(q):  # noqa: ANN001, ANN202
+        shift = bias * 2  # made in the region
+        shift.add_(1)
         mask = lambda b, h, m, n: (n <= m) & (m - n < width)  # noqa: E731
-        score = lambda s, b, h, m, n: s + bias[h, n] * WIDTH  # noqa: E731
-        return flex.flex_attention(q * 2, q, q, score_mod=score, block_mask=mask) + 1
+        score = lambda s, b, h, m, n: torch.where(  # noqa: E731
+            WIDTH > 3, s * factor + shift[h][n] * WIDTH + abs(array[m]), torch.tensor(-3.0)
+        )
+        o, lse = flex.flex_attention(q * 2, q, q, score_mod=score, block_mask=mask, return_lse=True)
+        shift.mul_(5)  # too late for the call
+        return o + 1, lse
+
+    def check(*counts: int) -> torch.Tensor:
+        o, lse = compiled(q)
+        expected = step(q)
+        assert same(o, expected[0])
+        assert same(lse, expected[1])
+        assert counter.frame_count in counts
+        return o
 
     q = torch.randn(1, 4, 50, 64).bfloat16()
-    compiled = torch.compile(step, backend="aot_eager")
-    before = compiled(q)
-    assert torch.equal(before, step(q))
-    width, bias = 20, bias * 2
-    assert torch.equal(compiled(q), step(q))
-    assert not torch.equal(compiled(q), before)
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(step, fullgraph=True, backend=counter)
+    seen = [check(1)]
+    bias.mul_(-1)
+    seen.append(check(1))
+    bias = bias * 2
+    seen.append(check(1))
+    width, factor = 20, 0.5
+    seen.append(check(2, 3))  # a float that changes may be tried as an input first
+    for number, one in enumerate(seen):
+        assert not any(torch.equal(one, other) for other in seen[:number])
+
+
+def test_kinds_of_functions_in_a_graph() -> None:
+    class Biased(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("table", torch.linspace(-1, 1, 4))
+            self.slope = 0.25
+
+        def mod(self, s, b, h, m, n):  # noqa: ANN001, ANN202
+            return s - self.slope * (m - n).abs() + self.table[h]
+
+        def forward(self, q):  # noqa: ANN001, ANN202
+            text = "w: i32; q_idx - kv_idx < w"
+            options = {"mask_mod": text, "params": {"w": 7}, "causal": True}
+            return dispatch.attention(q, q, q, score_mod=self.mod, layout="bhsd", **options)
+
+    def scaled(s, b, h, m, n, *, by):  # noqa: ANN001, ANN202
+        return s * by
+
+    length = torch.tensor(40)
+    q = torch.randn(1, 4, 50, 64).bfloat16()
+    for function in (
+        Biased(),
+        lambda q: flex.flex_attention(q, q, q, functools.partial(scaled, by=0.5)),
+        lambda q: flex.flex_attention(q, q, q, block_mask=lambda b, h, m, n: n < length),
+        lambda q: flex.flex_attention(q, q, q, block_mask=lambda b, h, m, n: True),
+    ):
+        for backend in ("eager", "aot_eager"):
+            compiled = torch.compile(function, fullgraph=True, backend=backend)
+            assert same(compiled(q), function(q))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert same(compiled(q.float()), function(q))
+    captured_0, many = torch.arange(50), torch.stack([q, q * 2])  # a name that graphs give, too
+
+    def documents(q: torch.Tensor) -> torch.Tensor:
+        mask = lambda b, h, m, n: captured_0[n] <= captured_0[m] + length  # noqa: E731
+        return flex.flex_attention(q, q, q, block_mask=mask)
+
+    compiled = torch.compile(torch.vmap(documents), fullgraph=True, backend="aot_eager")
+    assert same(compiled(many), torch.stack([documents(one) for one in many]))
+
+
+def test_functions_that_no_graph_can_have() -> None:
+    q = torch.randn(1, 4, 50, 64).bfloat16()
+    mod = MaskMod(lambda b, h, m, n: n <= m)
+    masked = lambda q: flex.flex_attention(q, q, q, block_mask=mod) + 1  # noqa: E731
+    assert same(torch.compile(masked, backend="aot_eager")(q), masked(q))
+    torch._dynamo.reset()
+    special = lambda q: flex.flex_attention(  # noqa: E731
+        q, q, q, score_mod=lambda s, b, h, m, n: torch.special.i0(s)
+    )
+    branch = lambda q: flex.flex_attention(  # noqa: E731
+        q, q, q, score_mod=lambda s, b, h, m, n: s if m > n else -s
+    )
+    for function, message in (
+        (masked, r"MaskMod is not traced in a compiled region|Observed exception"),
+        (special, r"test_frontends_torch.py:\d+: torch.special_i0 has no counterpart"),
+        (branch, r"Data-dependent branching"),
+    ):
+        with pytest.raises(Exception, match=message):
+            torch.compile(function, fullgraph=True, backend="aot_eager")(q)
+    for function in (special, branch):
+        with pytest.raises(TraceError, match=r"test_frontends_torch.py:\d+"):
+            torch.compile(function, backend="aot_eager")(q)
 
 
 def test_functions_of_pytorch_hide_and_show_what_they_say() -> None:
@@ -192,6 +283,32 @@ def test_sdpa_is_that_of_pytorch() -> None:
             q.double(), k.double(), v.double(), **options
         )
         assert (ours.double() - theirs).abs().max() < 0.02
+
+
+def test_sdpa_takes_any_number_of_batch_axes() -> None:
+    theirs = torch.nn.functional.scaled_dot_product_attention
+    generator = torch.Generator().manual_seed(1)
+    for batch, heads, sizes in (
+        ((), (4, 2), (4, 20, 30)),
+        ((2, 3), (4, 2), (2, 1, 1, 20, 30)),
+        ((3, 1, 2), (1, 1), (1, 30)),
+        ((0, 2), (1, 1), (20, 30)),
+    ):
+        q, k, v = (
+            torch.randn(*batch, n, h, 64, generator=generator).bfloat16().transpose(-2, -3)
+            for n, h in ((20, heads[0]), (30, heads[1]), (30, heads[1]))
+        )
+        mask = torch.rand(sizes, generator=generator) < 0.7
+        function = functools.partial(
+            sdpa.scaled_dot_product_attention, attn_mask=mask, enable_gqa=True
+        )
+        o = function(q, k, v)
+        assert o.shape == (*batch, heads[0], 20, 64)
+        if o.numel():
+            right = theirs(q.double(), k.double(), v.double(), mask, enable_gqa=True)
+            assert (o.double() - right).abs().max() < 0.02
+            compiled = torch.compile(function, fullgraph=True, backend="aot_eager")
+            assert same(compiled(q, k, v), o)
 
 
 def test_autocast_casts_what_a_norm_left_in_fp32() -> None:
@@ -305,7 +422,9 @@ def test_a_block_mask_of_pytorch() -> None:
 
     q, k, v = (x.transpose(1, 2) for x in tensors(50, 50))
     block_mask = create_block_mask(mask_mod, None, None, 50, 50, device="cpu")
-    ours = flex.flex_attention(q, k, v, block_mask=block_mask, enable_gqa=True)
+    call = functools.partial(flex.flex_attention, block_mask=block_mask, enable_gqa=True)
+    ours = call(q, k, v)
+    assert same(torch.compile(call, fullgraph=True, backend="aot_eager")(q, k, v), ours)
     at = torch.arange(50)
     dense = mask_mod(0, 0, at[:, None], at[None])
     theirs = torch.nn.functional.scaled_dot_product_attention(

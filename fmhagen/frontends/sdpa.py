@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from fmhagen.dispatch import attention
@@ -30,11 +31,12 @@ def scaled_dot_product_attention(
     """Compute attention as PyTorch's function of this name does.
 
     Args:
-        query: (B, H, Sq, d), or (B, Sq, d).
-        key: (B, Hk, Sk, d), or (B, Sk, d).
-        value: (B, Hk, Sk, dv), or (B, Sk, dv).
+        query: (..., H, Sq, d), with any number of batch axes in front, also none, or (Sq, d).
+        key: (..., Hk, Sk, d), with the same batch axes.
+        value: (..., Hk, Sk, dv).
         attn_mask: bool, true where a key is visible, or a float that is added to the scores;
-            broadcast to (B, H, Sq, Sk), and read in place.
+            broadcast to (..., H, Sq, Sk), and read in place; copied only where it has several
+            batch axes, and repeats along some of them alone.
         dropout_p: must be 0.
         is_causal: hide keys right of the diagonal, which begins top-left; not with attn_mask.
         scale: None means 1 / sqrt(d).
@@ -48,15 +50,17 @@ def scaled_dot_product_attention(
     if is_causal and attn_mask is not None:
         limit = "must be False where attn_mask is given"
         raise UnsupportedArgumentError("is_causal", True, limit, "put the diagonal into the mask")
-    rank = len(query.shape)
-    if rank == 3:
-        query, key, value = query[:, None], key[:, None], value[:, None]
-        if attn_mask is not None and len(attn_mask.shape) == 3:
-            attn_mask = attn_mask[:, None]
-    elif rank != 4:
-        raise TensorError("query", tuple(query.shape), "must have three or four dimensions")
+    shape = tuple(query.shape)
+    batch = shape[:-3]
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        own = tuple(tensor.shape)
+        if len(own) < 2 or len(own) != len(shape) or own[:-3] != batch:
+            limit = "must be (..., H, S, d)" if name == "query" else "must have the axes of query"
+            hint = f"query is {shape}: give all three the same batch axes"
+            raise TensorError(name, own, limit, hint)
     if attn_mask is not None:
         attn_mask = _with_four_axes(attn_mask, query, key)
+    query, key, value = _folded(query), _folded(key), _folded(value)
     if not enable_gqa and query.shape[1] != key.shape[1]:
         limit = f"must have the {query.shape[1]} heads of query"
         raise TensorError("key", tuple(key.shape), limit, "use enable_gqa=True for grouped heads")
@@ -64,21 +68,36 @@ def scaled_dot_product_attention(
     if attn_mask is not None:
         options = mask_options(attn_mask)
     o = attention(query, key, value, scale=scale, layout="bhsd", **options)
-    return o[:, 0] if rank == 3 else o
+    return o if len(batch) == 1 else o.reshape((*shape[:-1], o.shape[-1]))
+
+
+def _folded(tensor: Any) -> Any:
+    """Return a tensor with its batch axes as one, (B, H, S, d): a view where strides allow."""
+    shape = tuple(tensor.shape)
+    if len(shape) < 4:
+        return tensor[(None,) * (4 - len(shape))]
+    return tensor if len(shape) == 4 else tensor.reshape((math.prod(shape[:-3]), *shape[-3:]))
 
 
 def _with_four_axes(attn_mask: Any, query: Any, key: Any) -> Any:
-    """Return a mask with four axes.
+    """Return a mask with four axes, those of a batch as one.
 
     Raises:
         TensorError: it cannot be broadcast to the scores.
     """
-    scores = (*query.shape[:3], key.shape[2])
-    sizes = (1,) * (4 - len(attn_mask.shape)) + tuple(attn_mask.shape)
-    if len(sizes) > 4 or any(n not in (1, wanted) for n, wanted in zip(sizes, scores, strict=True)):
-        limit = f"must broadcast to the scores, (B, H, Sq, Sk) = {tuple(scores)}"
+    scores = (*query.shape[:-1], key.shape[-2])
+    missing = len(scores) - len(attn_mask.shape)
+    sizes = (1,) * missing + tuple(attn_mask.shape)
+    if missing < 0 or any(n not in (1, wanted) for n, wanted in zip(sizes, scores, strict=True)):
+        limit = f"must broadcast to the scores, (..., H, Sq, Sk) = {tuple(scores)}"
         raise TensorError("attn_mask", tuple(attn_mask.shape), limit)
-    return attn_mask[(None,) * (4 - len(attn_mask.shape))]
+    mask = attn_mask[(None,) * missing]
+    batch = scores[:-3]
+    if any(n != 1 for n in sizes[:-3]):
+        for axis, (own, wanted) in enumerate(zip(sizes, batch, strict=False)):
+            if own != wanted:  # an axis that repeats cannot be one with an axis that does not
+                mask = mask[(slice(None),) * axis + ([0] * wanted,)]
+    return _folded(mask)
 
 
 def mask_options(attn_mask: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@
 
 The operators are `fmhagen::attention` and `fmhagen::attention_with_lse`. Functions enter as text,
 so a graph holds all that the kernel depends on. Once this module is imported, `fmhagen.attention`,
-and with it the front ends, may stand in a compiled region, too; there functions must be texts.
+and with it the front ends, may stand in a compiled region, too, functions included.
 There is no backward pass: asking for one is an error of PyTorch's.
 """
 
@@ -20,6 +20,8 @@ import torch
 
 from fmhagen import dispatch
 from fmhagen.errors import InvalidSpecError
+from fmhagen.expr.mods import Mod
+from fmhagen.frontends.torch_graphs import attention_body, values_of
 from fmhagen.frontends.torch_rules import autocast_rule, fold, stand_in_graphs
 from fmhagen.spec import Anchor, CacheLayout, Layout
 
@@ -250,16 +252,18 @@ def _in_graph(q: Any, k: Any, v: Any, **options: Any) -> Any:
         k, v = k.transpose(1, 2), v.transpose(1, 2)  # which is only a name for strides
     names = ("causal", "window", "anchor", "soft_cap", "scale")
     mods = [options.get(name) for name in ("mask_mod", "score_mod")]
-    for mod in mods:
-        if mod is not None and not isinstance(mod, str):
+    texts = [mod if isinstance(mod, str) else "" for mod in mods]
+    functions = [None if isinstance(mod, str) else mod for mod in mods]
+    for function in functions:
+        if function is not None and (attention_body is None or isinstance(function, Mod)):
             raise TypeError(
-                "a function must be a text in a compiled region: make a"
+                f"a {type(function).__name__} is not traced in a compiled region: make a"
                 " fmhagen.frontends.torch_ops.Attention outside it"
             )
     plain = {name: options.get(name) for name in names}
     kind = _options(
-        mods[0] or "",
-        mods[1] or "",
+        texts[0],
+        texts[1],
         bool(plain["causal"]),
         plain["window"],
         str(plain["anchor"] or Anchor.BOTTOM_RIGHT),
@@ -270,7 +274,15 @@ def _in_graph(q: Any, k: Any, v: Any, **options: Any) -> Any:
     lengths = options.get("max_seqlen_q"), options.get("max_seqlen_k")
     layout = str(options.get("layout") or Layout.BSHD)
     params = options.get("params") or {}
-    return _call(q, k, v, kind, layout, params, own, lengths, bool(options.get("return_lse")))
+    return_lse = bool(options.get("return_lse"))
+    if functions == [None, None]:
+        return _call(q, k, v, kind, layout, params, own, lengths, return_lse)
+
+    def body() -> Any:
+        values = values_of(q, *functions)
+        return _call(q, k, v, kind, layout, {**params, **values}, own, lengths, return_lse)
+
+    return attention_body(body)
 
 
 def _register() -> None:

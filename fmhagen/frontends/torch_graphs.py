@@ -1,0 +1,287 @@
+"""Mask and score functions that stand in compiled regions of PyTorch.
+
+Dynamo traces such a function itself, as a part of the body of a higher-order operator: so its own
+guards watch the constants that the function reads, and every tensor that it reads is an input of
+the graph. When that graph is run, or traced further, the operator turns the body into text, calls
+`fmhagen::attention` with it, and is gone: what a compiler sees is the one custom operator.
+
+Inside the body the arguments of a function are what `fmhagen::place` gives, of one element each,
+and its value is one more tensor of the attention operator, under the name of `VALUE`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils._python_dispatch import _disable_current_modes
+
+from fmhagen.errors import TraceError
+from fmhagen.expr.mods import MaskMod, Mod, ScoreMod
+from fmhagen.runtime.parameters import joined_captures
+
+try:
+    from torch._higher_order_ops.base_hop import BaseHOP as _Base
+except ImportError:  # of an older PyTorch: there functions end a graph
+    _Base: Any = None  # type: ignore[no-redef]
+
+VALUE = "params.value_of_"
+"""Before mask_mod or score_mod: the name of what it gives, among the names of an operator."""
+_KINDS: Mapping[str, type[Mod]] = {"mask_mod": MaskMod, "score_mod": ScoreMod}
+_TENSORS, _NAMES = 3, 5
+_TEXTS = {"mask_mod": 6, "score_mod": 7}
+"""Where an attention operator has its tensors and names, and its functions as texts."""
+
+
+def _place(q: torch.Tensor, name: str) -> torch.Tensor:
+    raise RuntimeError(f"{name} is a value of a kernel, and stands in graphs alone")
+
+
+def _fake_place(q: torch.Tensor, name: str) -> torch.Tensor:
+    # NOTE: of one dimension, since PyTorch reads an index without any on the host.
+    return q.new_empty((1,), dtype=torch.float32 if name == "score" else torch.int32)
+
+
+def _mapped_place(info: Any, in_dims: Any, q: torch.Tensor, name: str) -> Any:
+    return torch.ops.fmhagen.place(q, name), None  # the same for all slices of q
+
+
+torch.library.custom_op("fmhagen::place", _place, mutates_args=()).register_fake(_fake_place)
+torch.library.register_vmap("fmhagen::place", _mapped_place)
+
+
+def values_of(
+    q: torch.Tensor,
+    mask_mod: Callable[..., Any] | None,
+    score_mod: Callable[..., Any] | None,
+) -> dict[str, torch.Tensor]:
+    """Return what functions give for places of a kernel, by name; to be called in a body."""
+    found = {}
+    places = [torch.ops.fmhagen.place(q, name) for name in MaskMod.ARGUMENTS]
+    if mask_mod is not None:
+        found["value_of_mask_mod"] = _tensor(mask_mod(*places))
+    if score_mod is not None:
+        score = torch.ops.fmhagen.place(q, "score")
+        found["value_of_score_mod"] = _tensor(score_mod(score, *places))
+    return found
+
+
+def _tensor(value: Any) -> torch.Tensor:
+    return value if isinstance(value, torch.Tensor) else torch.full((), value)
+
+
+class _Body:
+    """A body: its nodes, those that depend on a place, and the values of all others.
+
+    NOTE: it has no __dict__, where a trace would look for tensors, and find others' names.
+    """
+
+    __slots__ = ("found", "last", "module", "named", "names", "nodes", "placed", "read", "scalars")
+
+    def __init__(self, module: Any, operands: tuple[Any, ...]) -> None:
+        """Take the graph of a body, and what its placeholders are."""
+        self.module = module
+        self.nodes: list[Any] = list(module.graph.nodes)
+        self.found: dict[Any, Any] = {}  # value by node
+        self.placed: set[Any] = set()  # nodes that depend on a place
+        self.read: set[Any] = set()  # nodes that depend on a placeholder
+        self.scalars: set[Any] = set()  # nodes that compute with scalar tensors alone
+        self.named: dict[str, Any] = {}  # tensors that functions read, by the name in the kernel
+        self.names: dict[Any, str] = {}  # of these, by their nodes
+        self.last: Any = None  # node of a function that was evaluated last
+        places = [node for node in self.nodes if node.op == "placeholder"]
+        self.found.update(zip(places, operands, strict=True))
+        self.read.update(places)
+
+    def run(self) -> Any:
+        """Return what the body gives."""
+        for node in self.nodes:
+            inputs = node.all_input_nodes
+            if node.op == "output":
+                return torch.fx.node.map_arg(node.args[0], self.found.__getitem__)
+            if node.op == "placeholder":
+                continue
+            if any(other in self.read for other in inputs):
+                self.read.add(node)
+            if _is(node, "attention", "attention_with_lse"):
+                self.found[node] = self._attention(node)
+            elif _is(node, "place") or any(other in self.placed for other in inputs):
+                self.placed.add(node)
+            else:
+                self.found[node] = self._evaluate(node, self.found.__getitem__)
+                if node in self.read and self._is_of_scalars(node):
+                    self.scalars.add(node)
+        raise AssertionError("a graph has an output")
+
+    def _is_of_scalars(self, node: Any) -> bool:
+        """Return whether a trace computes a node: arithmetic on scalars stays in the kernel."""
+        values = [self.found[other] for other in (node, *node.all_input_nodes)]
+        tensors = [value for value in values if isinstance(value, torch.Tensor)]
+        is_item = node.op == "call_method" and node.target == "item"
+        whole = isinstance(self.found[node], torch.Tensor) or is_item
+        return whole and bool(tensors) and all(tensor.dim() == 0 for tensor in tensors)
+
+    def _attention(self, node: Any) -> Any:
+        """Call an attention operator with functions as text, and the tensors that they read."""
+        arguments = list(node.args)
+        tensors, names = node.args[_TENSORS], node.args[_NAMES].split(",")
+        values = dict(zip(names, tensors, strict=False))
+        functions = {mod: values.pop(VALUE + mod) for mod in _KINDS if VALUE + mod in values}
+        self._name_tensors(self.found[node.args[0]], names)
+        traced = {mod: self._traced(mod, value) for mod, value in functions.items()}
+        captured = joined_captures(*(mod.bound for mod in traced.values()))
+        arguments[_TENSORS] = [*values.values(), *captured.values()]
+        own = [*values, *(f"params.{name}" for name in captured), *names[len(tensors) :]]
+        arguments[_NAMES] = ",".join(own)
+        for mod, found in traced.items():
+            arguments[_TEXTS[mod]] = str(type(found)(found.node))
+        return node.target(*torch.fx.node.map_arg(arguments, self.found.__getitem__))
+
+    def _name_tensors(self, q: torch.Tensor, taken: list[str]) -> None:
+        """Name what functions read by the order in which they do, so that graphs share kernels."""
+        numbers = (n for n in itertools.count() if f"params.captured_{n}" not in taken)
+        for node in self.nodes:
+            if node not in self.placed | self.scalars or _is(node, "place"):
+                continue
+            for other in node.all_input_nodes:
+                value = self.found.get(other)
+                is_outside = other in self.read and other not in self.placed | self.scalars
+                if not is_outside or not isinstance(value, torch.Tensor):
+                    continue
+                if _wrapped(node.target) is not None:
+                    value = self.found[other] = value.to(q.device)  # was an array of NumPy
+                known = [name for name, tensor in self.named.items() if tensor is value]
+                self.names[other] = known[0] if known else f"captured_{next(numbers)}"
+                self.named[self.names[other]] = value
+
+    def _traced(self, mod: str, value: Any) -> Mod:
+        """Return the mod of a function, of which a node is the value."""
+        tensors, names = self.named, _KINDS[mod].ARGUMENTS
+        self.last = value
+
+        def function(*arguments: Any) -> Any:
+            # NOTE: `tensors` is a name of the closure, where a trace finds what it calls them.
+            return self._with_places(value, dict(zip(names, arguments, strict=True)), tensors)
+
+        try:
+            return _KINDS[mod](function)
+        except Exception as error:
+            raise _at(self.last, error) from error
+
+    def _with_places(
+        self, value: Any, places: Mapping[str, Any], tensors: Mapping[str, Any]
+    ) -> Any:
+        """Return the value of a node for what the places are in a trace."""
+        needed = _ancestors(value)
+        found: dict[Any, Any] = {}
+
+        def lookup(node: Any) -> Any:
+            if node in self.names:
+                return tensors[self.names[node]]
+            return found[node] if node in found else _number(self.found[node])
+
+        for node in self.nodes:
+            if node not in needed:
+                continue
+            if _is(node, "place"):
+                found[node] = places[node.args[1]]
+            elif node in self.placed or node in self.scalars:
+                self.last = node
+                found[node] = self._evaluate(node, lookup)
+            elif node not in self.read and node.op != "get_attr":
+                # NOTE: a constant again, with a value, since a trace keeps one as a number.
+                with _disable_current_modes():
+                    found[node] = self._evaluate(node, lookup)
+        return lookup(value)
+
+    def _evaluate(self, node: Any, lookup: Callable[[Any], Any]) -> Any:
+        args = torch.fx.node.map_arg(node.args, lookup)
+        kwargs = torch.fx.node.map_arg(node.kwargs, lookup)
+        if node.op == "get_attr":
+            return operator.attrgetter(node.target)(self.module)
+        if node.op == "call_method":
+            if node.target == "item" and node in self.scalars:
+                return args[0]  # NOTE: a parameter of the kernel, since the number may change
+            return getattr(args[0], node.target)(*args[1:], **kwargs)
+        target = node.target
+        if node in self.placed:
+            target = _wrapped(target) or target
+        return target(*args, **kwargs)
+
+
+def _is(node: Any, *names: str) -> bool:
+    """Return whether a node calls one of our operators."""
+    target = str(node.target).removesuffix(".default")
+    return node.op == "call_function" and target in [f"fmhagen.{name}" for name in names]
+
+
+def _ancestors(node: Any) -> set[Any]:
+    found, pending = {node}, [node]
+    while pending:
+        more = [other for other in pending.pop().all_input_nodes if other not in found]
+        found.update(more)
+        pending += more
+    return found
+
+
+def _number(value: Any) -> Any:
+    """Return a value for a trace: a number that PyTorch lets change is a constant of a kernel."""
+    if isinstance(value, torch.SymInt):
+        return int(value)  # which adds a guard
+    return float(value) if isinstance(value, torch.SymFloat) else value
+
+
+def _wrapped(target: Any) -> Callable[..., Any] | None:
+    """Return what Dynamo's wrapper of an operation on NumPy's arrays stands for, or None."""
+    kind = type(target).__name__
+    if kind == "numpy_operator_wrapper":
+        operation: Callable[..., Any] = target.op
+        return operation
+    if kind == "numpy_method_wrapper":
+        return lambda array, *args, **kwargs: getattr(array, target.method)(*args, **kwargs)
+    if kind == "numpy_to_tensor_wrapper":
+        named: Callable[..., Any] | None = getattr(np, target.f.__name__, None)
+        return named
+    return None
+
+
+def _at(node: Any, error: Exception) -> Exception:
+    """Return an error that names the line of the user's that a node is from."""
+    lines = re.findall(r'File "([^"]+)", line (\d+)', node.stack_trace or "")
+    path, line = lines[-1] if lines else ("a compiled region", 0)
+    reason = getattr(error, "reason", None) or f"{type(error).__name__}: {error}"
+    hint = getattr(error, "suggestion", None)
+    found = TraceError(reason, path=path, line=int(line), suggestion=hint)
+    if torch._guards.TracingContext.try_get() is None:
+        return found
+    # NOTE: one of those that end a graph, where a graph may end.
+    from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
+
+    ends_graph: Exception = UnsupportedFakeTensorException(str(found))
+    return ends_graph
+
+
+def _operator() -> Any:
+    """Return the higher-order operator, or None where this PyTorch has none."""
+    if _Base is None:
+        return None
+
+    # NOTE: PyTorch keeps its base class for itself, so nothing here relies on more of it than
+    # that Dynamo calls it with the graph of a function and what that graph reads.
+    class FunctionsInAttention(_Base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__("fmhagen_attention")
+
+        def __call__(self, subgraph: Any, *operands: Any, **_: Any) -> Any:
+            return _Body(subgraph, operands).run()
+
+    return FunctionsInAttention()
+
+
+attention_body = _operator()
+"""Called with a function without arguments, that calls an attention operator; None: not here."""
