@@ -22,7 +22,13 @@ from fmhagen import dispatch
 from fmhagen.errors import InvalidSpecError
 from fmhagen.expr.mods import Mod
 from fmhagen.frontends.torch_graphs import attention_body, values_of
-from fmhagen.frontends.torch_rules import autocast_rule, fold, stand_in_graphs
+from fmhagen.frontends.torch_rules import (
+    autocast_rule,
+    fake,
+    fake_with_lse,
+    fold,
+    stand_in_graphs,
+)
 from fmhagen.spec import Anchor, CacheLayout, Layout
 
 _DEVICES = ("cpu", "cuda")  # ROCm's name is cuda, too
@@ -118,24 +124,6 @@ def _run(
 
 def _length(value: int) -> int | None:
     return None if value == _UNLIMITED else value
-
-
-def _lse_shape(q: torch.Tensor, layout: str) -> tuple[Any, ...]:
-    if q.dim() == 3:
-        total, heads = q.shape[:2] if layout == Layout.BSHD else (q.shape[1], q.shape[0])
-        return heads, total
-    batch, rows, heads = q.shape[:3]
-    return (batch, heads, rows) if layout == Layout.BSHD else (batch, rows, heads)
-
-
-def _fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> torch.Tensor:
-    return q.new_empty((*q.shape[:-1], v.shape[-1]))
-
-
-def _fake_with_lse(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any
-) -> tuple[torch.Tensor, torch.Tensor]:
-    return _fake(q, k, v), q.new_empty(_lse_shape(q, rest[-1]), dtype=torch.float32)
 
 
 class Attention:
@@ -288,9 +276,9 @@ def _in_graph(q: Any, k: Any, v: Any, **options: Any) -> Any:
 def _register() -> None:
     """Give the operators their rules for autocast and vmap, and `attention` one for graphs."""
     define: Any = torch.library.custom_op
-    define("fmhagen::attention", _attention, mutates_args=()).register_fake(_fake)
+    define("fmhagen::attention", _attention, mutates_args=()).register_fake(fake)
     with_lse = define("fmhagen::attention_with_lse", _attention_with_lse, mutates_args=())
-    with_lse.register_fake(_fake_with_lse)
+    with_lse.register_fake(fake_with_lse)
     library = torch.library.Library("fmhagen", "IMPL")
     _register.library = library  # type: ignore[attr-defined]  # its end would take the rules back
     for name in ("attention", "attention_with_lse"):

@@ -8,6 +8,27 @@ from typing import Any
 import torch
 
 from fmhagen.runtime.autocast import cast_for
+from fmhagen.spec import Layout
+
+
+def fake(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any) -> torch.Tensor:
+    """Return O of an attention operator, of its shape alone."""
+    return q.new_empty((*q.shape[:-1], v.shape[-1]))
+
+
+def fake_with_lse(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return O and LSE, of their shapes alone; the operator's last argument is the layout."""
+    return fake(q, k, v), q.new_empty(_lse_shape(q, rest[-1]), dtype=torch.float32)
+
+
+def _lse_shape(q: torch.Tensor, layout: str) -> tuple[Any, ...]:
+    if q.dim() == 3:
+        total, heads = q.shape[:2] if layout == Layout.BSHD else (q.shape[1], q.shape[0])
+        return heads, total
+    batch, rows, heads = q.shape[:3]
+    return (batch, heads, rows) if layout == Layout.BSHD else (batch, rows, heads)
 
 
 def autocast_rule(device: str, operator: Any) -> Callable[..., Any]:
