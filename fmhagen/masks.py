@@ -54,6 +54,11 @@ def or_masks(*masks: MaskMod | Callable[..., Any]) -> MaskMod:
     return reduce(lambda a, b: a | b, (_mask(mask) for mask in masks), nothing)
 
 
+def not_mask(mask: MaskMod | Callable[..., Any]) -> MaskMod:
+    """Return what a mask hides, `~mask`; it may be a plain function."""
+    return ~_mask(mask)
+
+
 def _mask(value: MaskMod | Callable[..., Any]) -> MaskMod:
     return value if isinstance(value, MaskMod) else MaskMod(value)
 

@@ -394,6 +394,35 @@ def test_operators_compile_and_run_in_graphs() -> None:
         assert torch.equal(attend(q.float(), k.float(), v), attend(q, k, v))
 
 
+def test_functions_and_masks_stand_in_captured_graphs() -> None:
+    import torch
+
+    import fmhagen.frontends.torch_ops  # noqa: F401
+    from fmhagen import scores
+    from fmhagen.frontends import flex
+
+    bias, ids = torch.randn(6, device="cuda"), torch.arange(128, device="cuda") // 50
+    mask = masks.causal() & masks.document(ids)
+    score = scores.temperature(bias.abs())
+
+    def step(q: Any, k: Any, v: Any) -> Any:
+        given = (x.transpose(1, 2) for x in (q * 1.0, k, v))
+        own = lambda b, h, m, n: mask(b, h, m, n) | (m - n > 90)  # noqa: E731
+        mod = scores.soft_cap(20.0).then(score)
+        o = flex.flex_attention(*given, score_mod=mod, block_mask=own, enable_gqa=True)
+        near = masks.causal() & masks.sliding_window(30)
+        added = lambda s, b, h, m, n: s + bias[h] * n  # noqa: E731
+        return o + flex.flex_attention(o, o, o, score_mod=added, block_mask=near)
+
+    inputs = bshd(128)
+    expected = step(*inputs)
+    compiled: Callable[..., Any] = torch.compile(step, fullgraph=True, mode="reduce-overhead")
+    with warnings.catch_warnings(action="ignore"):
+        for turn in range(4):
+            torch.compiler.cudagraph_mark_step_begin()
+            assert torch.equal(compiled(*inputs).clone(), expected), turn
+
+
 def test_merging_beside_the_whole() -> None:
     import torch
 

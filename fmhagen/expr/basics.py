@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
+from typing import Any
 
 from fmhagen.expr.exact import exactly
 from fmhagen.expr.nodes import LEAVES, Node, Parameter, Type
@@ -17,7 +19,17 @@ class ExpressionError(ValueError):
 
 
 def leaf(name: str) -> Node:
-    """Return a leaf: a position, a length, or the score."""
+    """Return a leaf: a position, a length, or the score; every function that is traced has some.
+
+    Raises:
+        TypeError: PyTorch's compiler traces this line, and could not say why it cannot.
+    """
+    torch: Any = sys.modules.get("torch")
+    if hasattr(torch, "compiler") and torch.compiler.is_dynamo_compiling():
+        raise TypeError(
+            "a MaskMod or a ScoreMod is not made in a compiled region: make it outside; for what is"
+            " in fmhagen.masks and fmhagen.scores import fmhagen.frontends.torch_ops before"
+        )
     return Node.of("leaf", LEAVES[name], value=name)
 
 

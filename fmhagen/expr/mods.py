@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 from fmhagen.errors import InvalidSpecError
 from fmhagen.expr import build
@@ -11,6 +11,7 @@ from fmhagen.expr.nodes import LEAVES, POSITIONS, Node, Parameter, Type, paramet
 from fmhagen.expr.text import from_text, to_text
 
 _LENGTHS = ("seqlen_q", "seqlen_k")
+_Kind = TypeVar("_Kind", bound="Mod")
 
 
 class Mod:
@@ -93,28 +94,7 @@ class Mod:
         Raises:
             InvalidSpecError: a value is not traced: to compute, use `fmhagen.reference`.
         """
-        from fmhagen.expr.substitution import substitute
-        from fmhagen.expr.traced import Traced, lift, scope_of
-
-        if len(arguments) != len(self.ARGUMENTS):
-            limit = f"takes {', '.join(self.ARGUMENTS)}"
-            raise InvalidSpecError(type(self).__name__, len(arguments), limit)
-        scope = scope_of(*arguments)
-        if scope is None:
-            limit = "is called by other mask and score functions alone"
-            raise InvalidSpecError(type(self).__name__, str(self), limit)
-        values = {
-            build.leaf(name): build.cast(lift(value, scope), LEAVES[name])
-            for name, value in zip(self.ARGUMENTS, arguments, strict=True)
-        }
-        scope.include(self.bound)
-        return Traced(substitute(self.node, values), scope)
-
-    def _with(self, node: Node, *others: Mod) -> Self:
-        bound = dict(self.bound)
-        for other in others:
-            merge_bound(bound, other.bound)
-        return type(self)(node, bound=bound)
+        return applied(self, *arguments)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Refuse."""
@@ -163,15 +143,15 @@ class MaskMod(Mod):
 
     def __and__(self, other: MaskMod) -> MaskMod:
         """What both show."""
-        return self._with(build.and_(self.node, other.node), other)
+        return both(self, other)
 
     def __or__(self, other: MaskMod) -> MaskMod:
         """What either shows."""
-        return self._with(build.or_(self.node, other.node), other)
+        return either(self, other)
 
     def __invert__(self) -> MaskMod:
         """What it hides."""
-        return self._with(build.not_(self.node))
+        return complement(self)
 
 
 class ScoreMod(Mod):
@@ -184,10 +164,61 @@ class ScoreMod(Mod):
 
     def then(self, other: ScoreMod) -> ScoreMod:
         """This function first, and the other one on what it gives."""
-        from fmhagen.expr.substitution import substitute
+        return chained(self, other)
 
-        score = {build.leaf("score"): self.node}
-        return self._with(substitute(other.node, score), other)
+
+# NOTE: what the methods do stands in functions, since a compiled region of PyTorch can have others
+# in the place of functions, but not of methods.
+
+
+def applied(mod: Mod, *arguments: Any) -> Any:
+    """Return what a mod gives for traced values; see `Mod.__call__`."""
+    from fmhagen.expr.substitution import substitute
+    from fmhagen.expr.traced import Traced, lift, scope_of
+
+    if len(arguments) != len(mod.ARGUMENTS):
+        limit = f"takes {', '.join(mod.ARGUMENTS)}"
+        raise InvalidSpecError(type(mod).__name__, len(arguments), limit)
+    scope = scope_of(*arguments)
+    if scope is None:
+        limit = "is called by other mask and score functions alone"
+        raise InvalidSpecError(type(mod).__name__, str(mod), limit)
+    values = {
+        build.leaf(name): build.cast(lift(value, scope), LEAVES[name])
+        for name, value in zip(mod.ARGUMENTS, arguments, strict=True)
+    }
+    scope.include(mod.bound)
+    return Traced(substitute(mod.node, values), scope)
+
+
+def both(a: MaskMod, b: MaskMod) -> MaskMod:
+    """Return `a & b`."""
+    return _joined(build.and_(a.node, b.node), a, b)
+
+
+def either(a: MaskMod, b: MaskMod) -> MaskMod:
+    """Return `a | b`."""
+    return _joined(build.or_(a.node, b.node), a, b)
+
+
+def complement(a: MaskMod) -> MaskMod:
+    """Return `~a`."""
+    return _joined(build.not_(a.node), a)
+
+
+def chained(first: ScoreMod, second: ScoreMod) -> ScoreMod:
+    """Return `first.then(second)`."""
+    from fmhagen.expr.substitution import substitute
+
+    score = {build.leaf("score"): first.node}
+    return _joined(substitute(second.node, score), first, second)
+
+
+def _joined(node: Node, *mods: _Kind) -> _Kind:
+    bound: dict[str, Any] = {}
+    for mod in mods:
+        merge_bound(bound, mod.bound)
+    return type(mods[0])(node, bound=bound)
 
 
 __all__ = ["LEAVES", "MaskMod", "Mod", "ScoreMod"]

@@ -147,6 +147,12 @@ class Node:
         """Refuse: nodes are made by `fmhagen.expr.build`."""
         raise TypeError("nodes are made by fmhagen.expr.build")
 
+    def __eq__(self, other: object) -> bool:
+        """Return whether it is the same object; PyTorch wants to be told so of its constants."""
+        return self is other
+
+    __hash__ = object.__hash__
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle and copy by content, so that a copy is the same object."""
         return Node.of, (self.op, self.type, self.args, self.value)

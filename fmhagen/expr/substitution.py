@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from fmhagen.expr import build
 from fmhagen.expr.exact import exactly
-from fmhagen.expr.nodes import Node, walk
+from fmhagen.expr.nodes import Node, Parameter, walk
 
 _MAKERS: dict[str, Callable[..., Node]] = {
     "add": build.add,
@@ -54,3 +54,17 @@ def substitute(root: Node, replacements: dict[Node, Node]) -> Node:
             args = tuple(done[arg] for arg in node.args)
             done[node] = node if args == node.args else rebuilt(node, args)
     return done[root]
+
+
+def with_parameters(root: Node, replacements: Mapping[Parameter, Parameter]) -> Node:
+    """Return an expression that reads some parameters under other declarations."""
+    others = {
+        node: build.param(replacements[node.value])
+        for node in walk(root)
+        if node.op == "param" and node.value in replacements
+    }
+    for node in walk(root):
+        if node.op == "load" and node.value in replacements:
+            args = (substitute(arg, others) for arg in node.args)
+            others[node] = build.load(replacements[node.value], *args)
+    return substitute(root, others)

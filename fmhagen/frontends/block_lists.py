@@ -9,9 +9,9 @@ ones of each query, pages), and then they are a part of the mask.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from typing import Any
 
-from fmhagen.errors import UnsupportedArgumentError
 from fmhagen.explaining.key_runs import Place, key_runs
 from fmhagen.expr import build
 from fmhagen.expr.capture import declared
@@ -28,10 +28,10 @@ _KNOWN: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 def whole_mask(block_mask: Any) -> Any:
     """Return the mask of a BlockMask: its function where the lists say no more, else both.
 
-    The lists are read once for each BlockMask, which waits for its device.
+    The lists are read once for each BlockMask, which waits for its device. In a compiled region
+    nothing waits, and the lists are a part of every mask.
 
     Raises:
-        UnsupportedArgumentError: a compiled region has a BlockMask of lists alone.
         TraceError: the function does what no kernel can.
     """
     import torch
@@ -41,11 +41,8 @@ def whole_mask(block_mask: Any) -> Any:
         return function
     is_listed_alone = getattr(function, "__name__", "") == "noop_mask"
     if torch.compiler.is_compiling():
-        if is_listed_alone:
-            limit = "has no function, and its lists are not read in a compiled region"
-            hint = "give it a mask_mod, or call outside the region"
-            raise UnsupportedArgumentError("block_mask", "BlockMask", limit, hint)
-        return function
+        classes = _classes(*blocks_of(block_mask))
+        return _listed(block_mask, None if is_listed_alone else function, classes)
     if block_mask not in _KNOWN:
         partly, fully = blocks_of(block_mask)
         mask = MaskMod(build.TRUE) if is_listed_alone else MaskMod(function)
@@ -90,12 +87,25 @@ def _says_the_same(block_mask: Any, mask: MaskMod, partly: Any, fully: Any) -> b
 
 def _together(block_mask: Any, mask: MaskMod, partly: Any, fully: Any) -> MaskMod:
     """Return the mask that shows full blocks, and of the partly visible ones what another does."""
-    rows, keys = map(int, block_mask.BLOCK_SIZE)
-    classes = partly.byte() + 2 * (fully & ~partly).byte()
+    classes = _classes(partly, fully)
     listed = declared("listed_blocks", classes)
+    whole = _listed(block_mask, mask, listed)
+    return MaskMod(whole, bound={**mask.bound, "listed_blocks": classes})
 
-    def both(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
-        kind: Any = listed[b, h, q_idx // rows, kv_idx // keys]
+
+def _classes(partly: Any, fully: Any) -> Any:
+    """Return 0, 1 or 2 of each block: hidden, partly or fully visible."""
+    return partly.byte() + 2 * (fully & ~partly).byte()
+
+
+def _listed(block_mask: Any, mask: Callable[..., Any] | None, classes: Any) -> Callable[..., Any]:
+    """Return the function that shows what classes of blocks say, and a mask within them."""
+    rows, keys = map(int, block_mask.BLOCK_SIZE)
+
+    def whole(b: Any, h: Any, q_idx: Any, kv_idx: Any) -> Any:
+        kind: Any = classes[b, h, q_idx // rows, kv_idx // keys]
+        if mask is None:
+            return kind != 0
         return (kind == 2) | ((kind == 1) & mask(b, h, q_idx, kv_idx))
 
-    return MaskMod(both, bound={**mask.bound, "listed_blocks": classes})
+    return whole

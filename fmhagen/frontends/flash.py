@@ -11,6 +11,7 @@ from typing import Any
 from fmhagen.dispatch import attention
 from fmhagen.errors import UnsupportedArgumentError
 from fmhagen.frontends.alibi import ALIBI_BOTH_SIDES, slopes_of
+from fmhagen.frontends.graph_import import import_in_graphs
 from fmhagen.frontends.refusal import refuse_others
 
 _NEUTRAL: dict[str, Any] = {
@@ -70,6 +71,7 @@ def flash_attn_func(
         TensorError: a tensor does not fit.
     """
     refuse_others("flash_attn_func", {"dropout_p": dropout_p, **others}, _neutral())
+    import_in_graphs()
     found = attention(
         *(q, k, v),
         scale=softmax_scale,
@@ -171,6 +173,7 @@ def flash_attn_varlen_func(
             return_softmax_lse=return_attn_probs,
         )
         return (*found, None) if return_attn_probs else found
+    import_in_graphs()
     found = attention(
         *(q, k, v),
         cu_seqlens_q=cu_seqlens_q,

@@ -13,6 +13,7 @@ from typing import Any
 from fmhagen.dispatch import attention
 from fmhagen.errors import TensorError, UnsupportedArgumentError
 from fmhagen.expr.mods import MaskMod
+from fmhagen.frontends.graph_import import import_in_graphs
 from fmhagen.frontends.refusal import refuse_others
 
 
@@ -63,6 +64,7 @@ def flex_attention(
         limit = f"must have the {query.shape[1]} heads of query"
         raise TensorError("key", tuple(key.shape), limit, "use enable_gqa=True for grouped heads")
     wants_lse = return_lse or getattr(return_aux, "lse", False)
+    import_in_graphs()
     found = attention(
         *(query, key, value),
         mask_mod=_mask_mod(block_mask, query, key),

@@ -10,6 +10,7 @@ from typing import Any
 
 from fmhagen.dispatch import attention
 from fmhagen.errors import TensorError, UnsupportedArgumentError
+from fmhagen.frontends.graph_import import import_in_graphs
 from fmhagen.frontends.refusal import refuse_others
 from fmhagen.runtime.tensors import view
 
@@ -67,6 +68,7 @@ def scaled_dot_product_attention(
     options: dict[str, Any] = {"causal": is_causal, "anchor": "top_left"}
     if attn_mask is not None:
         options = mask_options(attn_mask)
+    import_in_graphs()
     o = attention(query, key, value, scale=scale, layout="bhsd", **options)
     return o if len(batch) == 1 else o.reshape((*shape[:-1], o.shape[-1]))
 

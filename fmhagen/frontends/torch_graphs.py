@@ -13,16 +13,18 @@ from __future__ import annotations
 
 import itertools
 import operator
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from fmhagen.errors import TraceError
 from fmhagen.expr.mods import MaskMod, Mod, ScoreMod
+from fmhagen.expr.nodes import Parameter
+from fmhagen.expr.substitution import with_parameters
+from fmhagen.frontends.graph_mods import as_tensor
+from fmhagen.frontends.graph_nodes import ancestors, error_at, is_ours, number, wrapped
 from fmhagen.runtime.parameters import joined_captures
 
 try:
@@ -64,15 +66,11 @@ def values_of(
     found = {}
     places = [torch.ops.fmhagen.place(q, name) for name in MaskMod.ARGUMENTS]
     if mask_mod is not None:
-        found["value_of_mask_mod"] = _tensor(mask_mod(*places))
+        found["value_of_mask_mod"] = as_tensor(mask_mod(*places))
     if score_mod is not None:
         score = torch.ops.fmhagen.place(q, "score")
-        found["value_of_score_mod"] = _tensor(score_mod(score, *places))
+        found["value_of_score_mod"] = as_tensor(score_mod(score, *places))
     return found
-
-
-def _tensor(value: Any) -> torch.Tensor:
-    return value if isinstance(value, torch.Tensor) else torch.full((), value)
 
 
 class _Body:
@@ -81,7 +79,10 @@ class _Body:
     NOTE: it has no __dict__, where a trace would look for tensors, and find others' names.
     """
 
-    __slots__ = ("found", "last", "module", "named", "names", "nodes", "placed", "read", "scalars")
+    __slots__ = (
+        *("declared", "found", "last", "mods", "module", "named", "names", "nodes"),
+        *("placed", "read", "scalars"),
+    )
 
     def __init__(self, module: Any, operands: tuple[Any, ...]) -> None:
         """Take the graph of a body, and what its placeholders are."""
@@ -93,6 +94,8 @@ class _Body:
         self.scalars: set[Any] = set()  # nodes that compute with scalar tensors alone
         self.named: dict[str, Any] = {}  # tensors that functions read, by the name in the kernel
         self.names: dict[Any, str] = {}  # of these, by their nodes
+        self.mods: dict[Any, Mod] = {}  # by the nodes that apply them
+        self.declared: dict[Parameter, Any] = {}  # tensors that mods read
         self.last: Any = None  # node of a function that was evaluated last
         places = [node for node in self.nodes if node.op == "placeholder"]
         self.found.update(zip(places, operands, strict=True))
@@ -108,9 +111,9 @@ class _Body:
                 continue
             if any(other in self.read for other in inputs):
                 self.read.add(node)
-            if _is(node, "attention", "attention_with_lse"):
+            if is_ours(node, "attention", "attention_with_lse"):
                 self.found[node] = self._attention(node)
-            elif _is(node, "place") or any(other in self.placed for other in inputs):
+            elif is_ours(node, "place") or any(other in self.placed for other in inputs):
                 self.placed.add(node)
             else:
                 self.found[node] = self._evaluate(node, self.found.__getitem__)
@@ -144,20 +147,42 @@ class _Body:
 
     def _name_tensors(self, q: torch.Tensor, taken: list[str]) -> None:
         """Name what functions read by the order in which they do, so that graphs share kernels."""
-        numbers = (n for n in itertools.count() if f"params.captured_{n}" not in taken)
+        names = (f"captured_{n}" for n in itertools.count())
+        free = (name for name in names if f"params.{name}" not in taken)
         for node in self.nodes:
-            if node not in self.placed | self.scalars or _is(node, "place"):
+            if node not in self.placed | self.scalars or is_ours(node, "place"):
                 continue
-            for other in node.all_input_nodes:
+            inputs = node.all_input_nodes
+            if is_ours(node, "mod"):
+                inputs = [other for other in node.args[0] if isinstance(other, torch.fx.Node)]
+                self.mods[node] = self._mod(node, free)
+            for other in inputs:
                 value = self.found.get(other)
                 is_outside = other in self.read and other not in self.placed | self.scalars
                 if not is_outside or not isinstance(value, torch.Tensor):
                     continue
-                if _wrapped(node.target) is not None:
+                if wrapped(node.target) is not None:
                     value = self.found[other] = value.to(q.device)  # was an array of NumPy
                 known = [name for name, tensor in self.named.items() if tensor is value]
-                self.names[other] = known[0] if known else f"captured_{next(numbers)}"
+                self.names[other] = known[0] if known else next(free)
                 self.named[self.names[other]] = value
+
+    def _mod(self, node: Any, numbers: Iterator[str]) -> Mod:
+        """Return the mod that a node applies, its tensors named as those of functions are."""
+        places, tensors, names, text = node.args
+        mod = (ScoreMod if len(places) == len(ScoreMod.ARGUMENTS) else MaskMod)(text)
+        values = dict(zip(filter(None, names.split(",")), tensors, strict=True))
+        others: dict[Parameter, Parameter] = {}
+        for parameter in mod.parameters:
+            if parameter.name not in values:
+                continue  # declared, and given by the call
+            value = self.found[values[parameter.name]]
+            same = (p for p, known in self.declared.items() if known is value)
+            own = next((p for p in same if p == replace(parameter, name=p.name)), None)
+            others[parameter] = own or replace(parameter, name=next(numbers))
+            self.declared[others[parameter]] = value
+        bound = {other.name: self.declared[other] for other in others.values()}
+        return type(mod)(with_parameters(mod.node, others), bound=bound)
 
     def _traced(self, mod: str, value: Any) -> Mod:
         """Return the mod of a function, of which a node is the value."""
@@ -171,24 +196,24 @@ class _Body:
         try:
             return _KINDS[mod](function)
         except Exception as error:
-            raise _at(self.last, error) from error
+            raise error_at(self.last, error) from error
 
     def _with_places(
         self, value: Any, places: Mapping[str, Any], tensors: Mapping[str, Any]
     ) -> Any:
         """Return the value of a node for what the places are in a trace."""
-        needed = _ancestors(value)
+        needed = ancestors(value)
         found: dict[Any, Any] = {}
 
         def lookup(node: Any) -> Any:
             if node in self.names:
                 return tensors[self.names[node]]
-            return found[node] if node in found else _number(self.found[node])
+            return found[node] if node in found else number(self.found[node])
 
         for node in self.nodes:
             if node not in needed:
                 continue
-            if _is(node, "place"):
+            if is_ours(node, "place"):
                 found[node] = places[node.args[1]]
             elif node in self.placed or node in self.scalars:
                 self.last = node
@@ -200,6 +225,8 @@ class _Body:
         return lookup(value)
 
     def _evaluate(self, node: Any, lookup: Callable[[Any], Any]) -> Any:
+        if node in self.mods:
+            return self.mods[node](*torch.fx.node.map_arg(node.args[0], lookup))
         args = torch.fx.node.map_arg(node.args, lookup)
         kwargs = torch.fx.node.map_arg(node.kwargs, lookup)
         if node.op == "get_attr":
@@ -210,60 +237,8 @@ class _Body:
             return getattr(args[0], node.target)(*args[1:], **kwargs)
         target = node.target
         if node in self.placed:
-            target = _wrapped(target) or target
+            target = wrapped(target) or target
         return target(*args, **kwargs)
-
-
-def _is(node: Any, *names: str) -> bool:
-    """Return whether a node calls one of our operators."""
-    target = str(node.target).removesuffix(".default")
-    return node.op == "call_function" and target in [f"fmhagen.{name}" for name in names]
-
-
-def _ancestors(node: Any) -> set[Any]:
-    found, pending = {node}, [node]
-    while pending:
-        more = [other for other in pending.pop().all_input_nodes if other not in found]
-        found.update(more)
-        pending += more
-    return found
-
-
-def _number(value: Any) -> Any:
-    """Return a value for a trace: a number that PyTorch lets change is a constant of a kernel."""
-    if isinstance(value, torch.SymInt):
-        return int(value)  # which adds a guard
-    return float(value) if isinstance(value, torch.SymFloat) else value
-
-
-def _wrapped(target: Any) -> Callable[..., Any] | None:
-    """Return what Dynamo's wrapper of an operation on NumPy's arrays stands for, or None."""
-    kind = type(target).__name__
-    if kind == "numpy_operator_wrapper":
-        operation: Callable[..., Any] = target.op
-        return operation
-    if kind == "numpy_method_wrapper":
-        return lambda array, *args, **kwargs: getattr(array, target.method)(*args, **kwargs)
-    if kind == "numpy_to_tensor_wrapper":
-        named: Callable[..., Any] | None = getattr(np, target.f.__name__, None)
-        return named
-    return None
-
-
-def _at(node: Any, error: Exception) -> Exception:
-    """Return an error that names the line of the user's that a node is from."""
-    lines = re.findall(r'File "([^"]+)", line (\d+)', node.stack_trace or "")
-    path, line = lines[-1] if lines else ("a compiled region", 0)
-    reason = getattr(error, "reason", None) or f"{type(error).__name__}: {error}"
-    hint = getattr(error, "suggestion", None)
-    found = TraceError(reason, path=path, line=int(line), suggestion=hint)
-    if torch._guards.TracingContext.try_get() is None:
-        return found
-    # NOTE: one of those that end a graph, where a graph may end.
-    from torch._subclasses.fake_tensor import UnsupportedFakeTensorException
-
-    ends_graph: Exception = UnsupportedFakeTensorException(str(found))
-    return ends_graph
 
 
 def _operator() -> Any:

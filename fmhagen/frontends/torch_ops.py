@@ -6,7 +6,8 @@
 
 The operators are `fmhagen::attention` and `fmhagen::attention_with_lse`. Functions enter as text,
 so a graph holds all that the kernel depends on. Once this module is imported, `fmhagen.attention`,
-and with it the front ends, may stand in a compiled region, too, functions included.
+and with it the front ends, may stand in a compiled region, too, functions included, and what
+`fmhagen.masks` and `fmhagen.scores` give. The front ends import it themselves there.
 There is no backward pass: asking for one is an error of PyTorch's.
 """
 
@@ -19,9 +20,7 @@ import numpy as np
 import torch
 
 from fmhagen import dispatch
-from fmhagen.errors import InvalidSpecError
-from fmhagen.expr.mods import Mod
-from fmhagen.frontends.torch_graphs import attention_body, values_of
+from fmhagen.frontends.graph_calls import UNLIMITED, attention_in_graph, call_operator, kind_of
 from fmhagen.frontends.torch_rules import (
     autocast_rule,
     fake,
@@ -29,16 +28,9 @@ from fmhagen.frontends.torch_rules import (
     fold,
     stand_in_graphs,
 )
-from fmhagen.spec import Anchor, CacheLayout, Layout
+from fmhagen.spec import Anchor, Layout
 
 _DEVICES = ("cpu", "cuda")  # ROCm's name is cuda, too
-_OWN = (
-    *("alibi_slopes", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_q", "seqused_k"),
-    *("cache_seqlens", "block_table"),
-)
-_KIND = ("causal", "window", "anchor", "soft_cap", "scale", "mask_mod", "score_mod", "params")
-_IN_GRAPH = (*_OWN, *_KIND, "max_seqlen_q", "max_seqlen_k", "layout", "cache_layout", "return_lse")
-_UNLIMITED = -1
 
 
 def _attention(
@@ -123,7 +115,7 @@ def _run(
 
 
 def _length(value: int) -> int | None:
-    return None if value == _UNLIMITED else value
+    return None if value == UNLIMITED else value
 
 
 class Attention:
@@ -147,7 +139,7 @@ class Attention:
         arrays = {x: array for x, array in captured.items() if isinstance(array, np.ndarray)}
         self.captured = captured | {x: torch.tensor(array) for x, array in arrays.items()}
         self._arrays = tuple(arrays)
-        self.options: tuple[Any, ...] = _options(
+        self.options: tuple[Any, ...] = kind_of(
             "" if mask is None else str(mask),
             "" if score is None else str(score),
             causal,
@@ -174,103 +166,7 @@ class Attention:
         arrays = {name: self.captured[name].to(q.device) for name in self._arrays}
         merged = {**self.captured, **arrays, **(params or {})}
         lengths = max_seqlen_q, max_seqlen_k
-        return _call(q, k, v, self.options, self.layout, merged, own, lengths, return_lse)
-
-
-def _options(
-    mask: str,
-    score: str,
-    causal: bool,
-    window: dispatch.Window | None,
-    anchor: str,
-    soft_cap: float | None,
-    scale: float | None,
-) -> tuple[Any, ...]:
-    left, right = window if window is not None else (None, None)
-    return (
-        mask,
-        score,
-        causal,
-        _UNLIMITED if left is None else left,
-        _UNLIMITED if right is None else right,
-        str(anchor),
-        float(soft_cap or 0.0),
-        None if scale is None else float(scale),
-    )
-
-
-def _call(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    options: tuple[Any, ...],
-    layout: str,
-    params: Mapping[str, Any],
-    own: Mapping[str, torch.Tensor | None],
-    lengths: tuple[int | None, int | None],
-    return_lse: bool,
-) -> Any:
-    tensors, numbers, tensor_names, number_names = [], [], [], []
-    for name, tensor in own.items():
-        if name not in _OWN:
-            raise InvalidSpecError("argument", name, f"must be one of {', '.join(_OWN)}")
-        if tensor is not None:
-            tensors.append(tensor)
-            tensor_names.append(name)
-    for name, value in params.items():
-        if isinstance(value, torch.Tensor):
-            tensors.append(value)
-            tensor_names.append(f"params.{name}")
-        else:
-            numbers.append(value)
-            number_names.append(f"params.{name}")
-    longest = (_UNLIMITED if length is None else length for length in lengths)
-    names = ",".join([*tensor_names, *number_names])
-    operator = torch.ops.fmhagen.attention_with_lse if return_lse else torch.ops.fmhagen.attention
-    return operator(q, k, v, tensors, numbers, names, *options, *longest, layout)
-
-
-def _in_graph(q: Any, k: Any, v: Any, **options: Any) -> Any:
-    """Compute `fmhagen.attention` where PyTorch traces a graph."""
-    for name, value in options.items():
-        if name not in _IN_GRAPH and value is not None and value is not False:
-            # NOTE: of an exception of our own the compiler would show another message.
-            raise TypeError(f"{name} is not given in a compiled region: call attention outside it")
-    if options.get("cache_layout") == CacheLayout.HND:
-        k, v = k.transpose(1, 2), v.transpose(1, 2)  # which is only a name for strides
-    names = ("causal", "window", "anchor", "soft_cap", "scale")
-    mods = [options.get(name) for name in ("mask_mod", "score_mod")]
-    texts = [mod if isinstance(mod, str) else "" for mod in mods]
-    functions = [None if isinstance(mod, str) else mod for mod in mods]
-    for function in functions:
-        if function is not None and (attention_body is None or isinstance(function, Mod)):
-            raise TypeError(
-                f"a {type(function).__name__} is not traced in a compiled region: make a"
-                " fmhagen.frontends.torch_ops.Attention outside it"
-            )
-    plain = {name: options.get(name) for name in names}
-    kind = _options(
-        texts[0],
-        texts[1],
-        bool(plain["causal"]),
-        plain["window"],
-        str(plain["anchor"] or Anchor.BOTTOM_RIGHT),
-        plain["soft_cap"],
-        plain["scale"],
-    )
-    own = {name: options.get(name) for name in _OWN}
-    lengths = options.get("max_seqlen_q"), options.get("max_seqlen_k")
-    layout = str(options.get("layout") or Layout.BSHD)
-    params = options.get("params") or {}
-    return_lse = bool(options.get("return_lse"))
-    if functions == [None, None]:
-        return _call(q, k, v, kind, layout, params, own, lengths, return_lse)
-
-    def body() -> Any:
-        values = values_of(q, *functions)
-        return _call(q, k, v, kind, layout, {**params, **values}, own, lengths, return_lse)
-
-    return attention_body(body)
+        return call_operator(q, k, v, self.options, self.layout, merged, own, lengths, return_lse)
 
 
 def _register() -> None:
@@ -292,7 +188,7 @@ def _register() -> None:
             return fold(info, in_dims, *arguments, operator=operator)
 
         torch.library.register_vmap(f"fmhagen::{name}", rule)
-    stand_in_graphs(dispatch.attention, _in_graph)
+    stand_in_graphs(dispatch.attention, attention_in_graph)
 
 
 _register()

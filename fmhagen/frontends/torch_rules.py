@@ -97,13 +97,18 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def stand_in_graphs(function: Callable[..., Any], substitute: Callable[..., Any]) -> None:
-    """Let a function stand in compiled regions as another; where it ends one it runs as it is.
+    """Let a function stand in compiled regions as another; where it ends one it runs as it is."""
+    register: Any = torch.compiler.substitute_in_graph
+    register(function, skip_signature_check=True)(substitute)
+    skip_outside_graphs(function)
+
+
+def skip_outside_graphs(function: Callable[..., Any]) -> None:
+    """Let PyTorch compile neither a function nor what it calls where it stands in no graph.
 
     NOTE: behind the end of a graph PyTorch compiles what runs then, too. It would compile the
     tracing of mask and score functions, gain nothing by it, and fail at their globals.
     """
-    register: Any = torch.compiler.substitute_in_graph
-    register(function, skip_signature_check=True)(substitute)
     frames: Any = getattr(torch._C, "_dynamo", None)
     frames = getattr(frames, "eval_frame", None)
     if hasattr(frames, "set_code_exec_strategy"):

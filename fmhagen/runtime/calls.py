@@ -110,7 +110,7 @@ class Calls:
                 if out is not None:
                     key = (*key, out.shape, out.stride(), out.dtype, out.get_device())
                 prepared = self._prepared[key]
-            except (AttributeError, KeyError, TypeError):
+            except (AttributeError, KeyError, RuntimeError, TypeError):
                 return self._first(q, k, v, scale, out, return_lse, extras)
             if (
                 q.requires_grad or k.requires_grad or v.requires_grad or gradients
@@ -121,7 +121,10 @@ class Calls:
                     self._last = prepared
                 else:
                     self._last_into = prepared
-        q_address, k_address, v_address = q.data_ptr(), k.data_ptr(), v.data_ptr()
+        try:
+            q_address, k_address, v_address = q.data_ptr(), k.data_ptr(), v.data_ptr()
+        except RuntimeError:  # of a tensor without memory: the checks say so
+            return self._first(q, k, v, scale, out, return_lse, extras)
         if (q_address | k_address | v_address) % ALIGNMENT_BYTES:
             return self._first(q, k, v, scale, out, return_lse, extras)
         if out is None:

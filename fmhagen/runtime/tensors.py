@@ -232,9 +232,15 @@ def _view_torch(name: str, tensor: Any) -> TensorView:
                 "the backward pass is not generated yet",
                 "call under torch.no_grad(), or pass a detached tensor",
             )
+    try:
+        address = tensor.data_ptr()
+    except RuntimeError as error:  # of torch.vmap, of a graph that is traced
+        limit = "has no memory of its own, as under torch.vmap or where a graph is traced"
+        hint = "call a fmhagen.frontends.torch_ops.Attention there, whose operators have rules"
+        raise TensorError(name, type(tensor).__name__, limit, hint) from error
     return TensorView(
         name=name,
-        address=tensor.data_ptr(),
+        address=address,
         shape=tuple(tensor.shape),
         strides=tuple(tensor.stride()),
         dtype=dtype_name(str(tensor.dtype).removeprefix("torch.")),
