@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 
 import fmhagen
+from fmhagen.expr.functions import call_named
 from fmhagen.spec import AttentionSpec
 
 rng = np.random.default_rng(5)
@@ -204,5 +205,51 @@ SCORES: dict[str, MaskCase] = {
     "float_floor": MaskCase(spec=_score(lambda s, b, h, q, k: (k * 0.5) // 3 + (k * 1.5) % 4 + s)),
     "power": MaskCase(
         spec=_score(lambda s, b, h, q, k: 0.5 ** (k / 16.0) + s**3 + (abs(s) + 1) ** -0.5)
+    ),
+    "angles": MaskCase(
+        spec=_score(
+            lambda s, b, h, q, k: (
+                np.arctan(s)
+                + np.arctan2(s - 1.25, q - k + 0.5)
+                + np.arcsin(0.9 * np.tanh(s))
+                + np.arccos(0.9 * np.sin(s))
+                + np.sinc(0.2 * s)
+            )
+        )
+    ),
+    "hyperbolas": MaskCase(
+        spec=_score(
+            lambda s, b, h, q, k: (
+                np.arcsinh(s)
+                + np.arccosh(1.5 + abs(s))
+                + np.arctanh(0.9 * np.tanh(s))
+                + np.cbrt(s)
+                + np.logaddexp2(s, 0.1 * q)
+            )
+        )
+    ),
+    "shapes": MaskCase(
+        spec=_score(
+            lambda s, b, h, q, k: (
+                call_named("mish", "mish", (s,))
+                + call_named("hardswish", "hardswish", (s,))
+                + call_named("selu", "selu", (s,))
+                + call_named("celu", "celu", (s, 1.5))
+                + call_named("softshrink", "softshrink", (s,))
+                + call_named("erfc", "erfc", (s,))
+                + call_named("special_ndtr", "ndtr", (s,))
+            )
+        )
+    ),
+    "choices": MaskCase(
+        spec=_score(
+            lambda s, b, h, q, k: (
+                np.select([np.isin(k % 7, [1, 3]), k > q], [s * 0.5, np.copysign(s, q - k)], s + 1)
+                + np.heaviside(s, 0.5)
+                + np.isclose(q * 0.1, k * 0.1)
+                + call_named("xlogy", "xlogy", (q % 3, abs(s) + 1))
+                + np.nan_to_num(np.where(q == k, np.inf, s), posinf=2.0)
+            )
+        )
     ),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -22,7 +23,8 @@ PLACES = {name: rng.integers(0, 50, SCORE.size) for name in ("b", "h", "q_idx", 
 def check(function: Callable[..., Any], exact: Callable[..., Any]) -> None:
     """Compare a score function with what a function of arrays gives."""
     score = SCORE
-    got = evaluate(ScoreMod(function).node, {"score": score, **PLACES})
+    mod = ScoreMod(function)
+    got = evaluate(mod.node, {"score": score, **PLACES}, mod.bound)
     with np.errstate(all="ignore"):
         want = exact(score, *PLACES.values())
     np.testing.assert_allclose(np.broadcast_to(got, score.shape), want, rtol=2e-6, atol=2e-7)
@@ -52,6 +54,16 @@ def check(function: Callable[..., Any], exact: Callable[..., Any]) -> None:
         "log2",
         "tanh",
         "sqrt",
+        "arctan",
+        "arcsinh",
+        "arctanh",
+        "arccos",
+        "cbrt",
+        "sinc",
+        "degrees",
+        "radians",
+        "signbit",
+        "nan_to_num",
     ],
 )
 def test_functions_of_numpy(name: str) -> None:
@@ -76,6 +88,14 @@ BOTH: dict[str, Callable[..., Any]] = {
         + np.isnan(np.sqrt(s))
     ),
     "distances": lambda s, b, h, q, k: s + np.cos((q - k) * 0.1) * np.sin(0.01 * q),
+    "angles": lambda s, b, h, q, k: np.arctan2(s, q - k) + np.arctan2(q - k + 0.5, 0 * s),
+    "inverses": lambda s, b, h, q, k: np.arcsin(np.sin(s)) + np.arccosh(1 + s * s),
+    "logarithms": lambda s, b, h, q, k: np.logaddexp2(s, q) + np.ldexp(s, q % 5),
+    "chosen": lambda s, b, h, q, k: np.select([np.isin(k, [3, 7]), q > k], [s, -s], 2.0),
+    "not in": lambda s, b, h, q, k: s * np.isin(k, [3, 7], invert=True) + np.any(q > k) * 0,
+    "one of a table": lambda s, b, h, q, k: s * np.isin(k % 9, ODD),
+    "near": lambda s, b, h, q, k: s * np.isclose(q * 0.5, k * 0.5) + np.heaviside(q - k, 0.25),
+    "signs": lambda s, b, h, q, k: np.copysign(s, k - q) + np.round(s, 2),
     "divmod": lambda s, b, h, q, k: s + divmod(70, q + 1)[0] * divmod(q, 7)[1],
 }
 
@@ -83,6 +103,9 @@ BOTH: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("name", BOTH)
 def test_expressions(name: str) -> None:
     check(BOTH[name], BOTH[name])
+
+
+ODD = np.arange(1, 9, 2, dtype=np.int32)
 
 
 def _gelu_tanh(s: Any) -> Any:
@@ -105,7 +128,32 @@ NAMES: dict[str, tuple[tuple[Any, ...], dict[str, Any], Callable[..., Any]]] = {
     "add": ((2.0,), {"alpha": 3}, lambda s: s + 6),
     "sub": ((2.0,), {"alpha": 3}, lambda s: s - 6),
     "div": ((0.3,), {"rounding_mode": "trunc"}, lambda s: np.trunc(s / 0.3)),
+    "erfc": ((), {}, lambda s: np.array([math.erfc(x) for x in s])),
+    "special_ndtr": ((), {}, lambda s: np.array([math.erfc(-x / 2**0.5) / 2 for x in s])),
+    "selu": ((), {}, lambda s: 1.0507009873554805 * _elu(s, 1.6732632423543772)),
+    "celu": ((1.5,), {}, lambda s: _elu(s / 1.5, 1.0) * 1.5),
+    "mish": ((), {}, lambda s: s * np.tanh(np.logaddexp(s, 0))),
+    "hardsigmoid": ((), {}, lambda s: np.clip(s / 6 + 0.5, 0, 1)),
+    "hardswish": ((), {}, lambda s: s * np.clip(s / 6 + 0.5, 0, 1)),
+    "tanhshrink": ((), {}, lambda s: s - np.tanh(s)),
+    "softshrink": ((0.7,), {}, lambda s: np.sign(s) * np.maximum(abs(s) - 0.7, 0)),
+    "hardshrink": ((), {"lambd": 0.7}, lambda s: np.where(abs(s) <= 0.7, 0, s)),
+    "threshold": ((0.5, -2.0), {}, lambda s: np.where(s > 0.5, s, -2)),
+    "addcmul": ((2.0, 3.0), {"value": 0.5}, lambda s: s + 3),
+    "addcdiv": ((1.0, 4.0), {}, lambda s: s + 0.25),
+    "logit": ((), {"eps": 1e-3}, lambda s: _logit(np.clip(s, 1e-3, 1 - 1e-3))),
+    "round": ((), {"decimals": 1}, lambda s: np.round(s, 1)),
+    "entr": ((), {}, lambda s: np.where(s < 0, -np.inf, -s * np.log(np.where(s > 0, s, 1)))),
+    "isneginf": ((), {}, lambda s: s == -np.inf),
 }
+
+
+def _elu(s: Any, alpha: float) -> Any:
+    return np.where(s < 0, alpha * np.expm1(np.minimum(s, 0)), s)
+
+
+def _logit(s: Any) -> Any:
+    return np.log(s / (1 - s))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -173,6 +221,9 @@ def test_the_dtype_of_a_value_is_one_of_numpy() -> None:
             lambda s, b, h, q, k: call_named("gelu", "torch.gelu", (s,), {"approximate": "erf"}),
             "approximate='erf': must be none or tanh",
         ),
+        (lambda s, b, h, q, k: np.i0(s), "numpy.i0 has no counterpart in a kernel; known are abs"),
+        (lambda s, b, h, q, k: s.add_(1), "a value here does not change: use what add gives"),
+        (lambda s, b, h, q, k: s.arctam(), "near to it are arctan"),
         (lambda s, b, h, q, k: call_named("elu", "torch.elu", (s,), {"beta": 1}), "takes no beta"),
     ],
 )

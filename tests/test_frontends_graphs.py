@@ -58,6 +58,13 @@ def assert_same_in_a_graph(function: Callable[..., torch.Tensor], *given: object
         lambda q: attend(q, masks.and_masks(lambda b, h, m, n: n <= m, masks.sliding_window(5))),
         lambda q: attend(q, masks.or_masks(lambda b, h, m, n: n == m, masks.sink_tokens(5))),
         lambda q: attend(q, masks.prefix_lm(5) & masks.prefix_lm(PREFIXES)),
+        lambda q: attend(
+            q,
+            lambda b, h, m, n: torch.isin(n % 7, torch.tensor([1, 3])) | (m == n),
+            lambda s, b, h, m, n: (
+                torch.atan2(s, m - n + 0.5) * torch.tensor([1.0, 2.0, 3.0, 4.0])[h]
+            ),
+        ),
         lambda q: attend(q, masks.key_padding([5, 30]) & masks.documents([0, 20, 50])),
     ],
 )

@@ -1,4 +1,4 @@
-"""Functions that are made of others: erf, gelu, softplus, sin, round, and their like.
+"""Functions that are made of others: round, fmod, log1p, erf, and their like.
 
 They take operands as expressions, options as expressions of numbers, and give an expression.
 """
@@ -9,13 +9,18 @@ import math
 from functools import reduce
 
 from fmhagen.expr import build
+from fmhagen.expr.basics import is_number
 from fmhagen.expr.nodes import Node, Type
+from fmhagen.expr.predicates import is_nan, is_negative_infinite, is_positive_infinite
 
 ZERO, ONE, HALF = build.const(0.0), build.const(1.0), build.const(0.5)
-MINUS_ONE, _SLOPE = build.const(-1.0), build.const(0.01)
+MINUS_ONE = build.const(-1.0)
+_LARGEST = (2 - 2.0**-23) * 2.0**127
+"""The largest number of fp32."""
 
 
-def _f32(x: Node) -> Node:
+def f32(x: Node) -> Node:
+    """A number as a float."""
     return build.cast(x, Type.F32)
 
 
@@ -43,8 +48,15 @@ def truncate(x: Node) -> Node:
     return build.where(build.lt(x, ZERO), build.ceil(x), build.floor(x))
 
 
-def nearest(x: Node) -> Node:
-    """The nearest whole number, of two the even one; an int stays."""
+def nearest(x: Node, decimals: Node | None = None) -> Node:
+    """The nearest whole number, of two the even one, or multiple of 10^-decimals; an int stays.
+
+    Raises:
+        ExpressionError: the number of decimals is not known.
+    """
+    if decimals is not None and not is_number(decimals, 0):
+        unit = build.const(10.0 ** _known("decimals", decimals))
+        return build.div(nearest(build.mul(f32(x), unit)), unit)
     if x.type != Type.F32:
         return x
     above = build.floor(build.add(x, HALF))
@@ -78,6 +90,12 @@ def divide(x: Node, y: Node, rounding_mode: str | None = None) -> Node:
     return build.where(build.xor(build.lt(x, zero), build.lt(y, zero)), build.neg(size), size)
 
 
+def _known(name: str, option: Node) -> float:
+    if not option.is_const:
+        raise build.ExpressionError(f"{name} must be a number that is known when it is traced")
+    return float(option.value)
+
+
 def truncated_mod(x: Node, y: Node) -> Node:
     """x - y * trunc(x / y): the sign of x, as in C."""
     size = build.floor_mod(build.absolute(x), build.absolute(y))
@@ -91,6 +109,18 @@ def sign(x: Node) -> Node:
     return build.cast(build.where(build.lt(zero, x), one, below), x.type)
 
 
+def copy_sign(x: Node, y: Node) -> Node:
+    """|x| with the sign of y; that of a 0 counts as +."""
+    size = build.absolute(x)
+    return build.where(build.lt(y, build.const(0)), build.neg(size), size)
+
+
+def heaviside(x: Node, at_zero: Node) -> Node:
+    """0 below 0, 1 above it, and a number of its own there."""
+    above = build.where(build.eq(x, build.const(0)), f32(at_zero), ONE)
+    return build.where(build.lt(x, build.const(0)), ZERO, above)
+
+
 def masked_fill(x: Node, mask: Node, value: Node) -> Node:
     """value where the mask holds, else x."""
     return build.where(mask, value, x)
@@ -101,9 +131,30 @@ def lerp(x: Node, y: Node, weight: Node) -> Node:
     return build.add(x, build.mul(weight, build.sub(y, x)))
 
 
+def add_product(x: Node, a: Node, b: Node, value: Node = ONE) -> Node:
+    """x + value * a * b."""
+    return build.add(x, build.mul(value, build.mul(a, b)))
+
+
+def add_quotient(x: Node, a: Node, b: Node, value: Node = ONE) -> Node:
+    """x + value * a / b."""
+    return build.add(x, build.mul(value, build.div(a, b)))
+
+
+def scaled_by_power(x: Node, exponent: Node) -> Node:
+    """x * 2^exponent."""
+    return build.mul(f32(x), build.unary("exp2", exponent))
+
+
+def cube_root(x: Node) -> Node:
+    """The cube root, with the sign of x."""
+    logarithm = build.unary("log2", build.absolute(f32(x)))
+    return copy_sign(build.unary("exp2", build.div(logarithm, build.const(3.0))), x)
+
+
 def hypot(x: Node, y: Node) -> Node:
     """sqrt(x^2 + y^2)."""
-    return build.unary("sqrt", build.add(square(_f32(x)), square(_f32(y))))
+    return build.unary("sqrt", build.add(square(f32(x)), square(f32(y))))
 
 
 def log1p(x: Node) -> Node:
@@ -123,150 +174,84 @@ def expm1(x: Node) -> Node:
 
 def logaddexp(x: Node, y: Node) -> Node:
     """log(e^x + e^y), where e^x may be beyond fp32."""
-    x, y = _f32(x), _f32(y)
+    x, y = f32(x), f32(y)
     distance = build.absolute(build.sub(x, y))
     return build.add(build.maximum(x, y), log1p(build.unary("exp", build.neg(distance))))
 
 
-def softplus(x: Node, beta: Node = ONE, threshold: Node | None = None) -> Node:
-    """log(1 + e^(beta x)) / beta. A threshold is of PyTorch's rounding, and not needed here."""
-    del threshold
-    return build.div(logaddexp(build.mul(beta, x), ZERO), beta)
+def logaddexp2(x: Node, y: Node) -> Node:
+    """log2(2^x + 2^y), where 2^x may be beyond fp32."""
+    x, y = f32(x), f32(y)
+    power = build.unary("exp2", build.neg(build.absolute(build.sub(x, y))))
+    return build.add(build.maximum(x, y), build.unary("log2", build.add(ONE, power)))
 
 
-def log_sigmoid(x: Node) -> Node:
-    """log(sigmoid(x))."""
-    return build.neg(softplus(build.neg(_f32(x))))
+def xlogy(x: Node, y: Node) -> Node:
+    """x * log(y), and 0 where x is 0."""
+    is_zero = build.eq(x, build.const(0))
+    # NOTE: of what is not chosen the logarithm, and its derivative, are finite.
+    return build.where(
+        is_zero, ZERO, build.mul(x, build.unary("log", build.where(is_zero, ONE, y)))
+    )
 
 
-def silu(x: Node) -> Node:
-    """x * sigmoid(x)."""
-    return build.mul(x, build.unary("sigmoid", x))
+def entropy(x: Node) -> Node:
+    """-x * log(x), 0 of 0, and -inf below it."""
+    below = build.lt(x, build.const(0))
+    return build.where(below, build.const(-math.inf), build.neg(xlogy(x, build.absolute(x))))
 
 
-def relu(x: Node) -> Node:
-    """x, or 0 where it is below."""
-    return build.maximum(x, build.const(0))
+def logit(x: Node, eps: Node | None = None) -> Node:
+    """log(x / (1 - x)), of x in [eps, 1 - eps]."""
+    if eps is not None:
+        x = clip(x, eps, build.sub(ONE, eps))
+    return build.unary("log", build.div(x, build.sub(ONE, x)))
 
 
-def hardtanh(x: Node, min_val: Node = MINUS_ONE, max_val: Node = ONE) -> Node:
-    """The number in [min_val, max_val] nearest to x."""
-    return clip(x, min_val, max_val)
+def _erf_tail(x: Node) -> Node:
+    """1 - erf(|x|) to 1.5e-7.
 
-
-def leaky_relu(x: Node, negative_slope: Node = _SLOPE) -> Node:
-    """x, or negative_slope * x where it is below 0."""
-    return build.where(build.lt(x, build.const(0)), build.mul(negative_slope, x), _f32(x))
-
-
-def elu(x: Node, alpha: Node = ONE) -> Node:
-    """x, or alpha * (e^x - 1) where it is below 0."""
-    low = build.minimum(_f32(x), ZERO)  # of what is not chosen, too, the exponential is finite
-    return build.where(build.lt(x, build.const(0)), build.mul(alpha, expm1(low)), _f32(x))
-
-
-def softsign(x: Node) -> Node:
-    """x / (1 + |x|)."""
-    return build.div(x, build.add(ONE, build.absolute(x)))
-
-
-def sinh(x: Node) -> Node:
-    """(e^x - e^-x) / 2."""
-    return build.mul(HALF, build.sub(build.unary("exp", x), build.unary("exp", build.neg(x))))
-
-
-def cosh(x: Node) -> Node:
-    """(e^x + e^-x) / 2."""
-    return build.mul(HALF, build.add(build.unary("exp", x), build.unary("exp", build.neg(x))))
-
-
-def erf(x: Node) -> Node:
-    """erf to 1.5e-7 (Abramowitz and Stegun, 'Handbook of Mathematical Functions', 7.1.26)."""
-    size = build.absolute(_f32(x))
+    Abramowitz and Stegun, 'Handbook of Mathematical Functions', 7.1.26.
+    """
+    size = build.absolute(f32(x))
     t = build.div(ONE, build.add(ONE, build.mul(build.const(0.3275911), size)))
     series: Node = ZERO
     for factor in (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592):
         series = build.mul(t, build.add(series, build.const(factor)))
-    tail = build.mul(series, build.unary("exp", build.neg(square(size))))
-    half = build.sub(ONE, tail)
+    return build.mul(series, build.unary("exp", build.neg(square(size))))
+
+
+def erf(x: Node) -> Node:
+    """erf to 1.5e-7."""
+    half = build.sub(ONE, _erf_tail(x))
     return build.where(build.lt(x, ZERO), build.neg(half), half)
 
 
-def gelu(x: Node, approximate: str = "none") -> Node:
-    """x * Phi(x), or with "tanh" what is near to it (Hendrycks and Gimpel, arXiv:1606.08415).
-
-    Raises:
-        ExpressionError: the approximation is not known.
-    """
-    if approximate == "none":
-        middle = erf(build.mul(x, build.const(0.5**0.5)))
-    elif approximate == "tanh":
-        cube = build.mul(build.const(0.044715), build.mul(x, square(x)))
-        inner = build.mul(build.const((2 / math.pi) ** 0.5), build.add(x, cube))
-        middle = build.unary("tanh", inner)
-    else:
-        raise build.ExpressionError(f"approximate={approximate!r}: must be none or tanh")
-    return build.mul(build.mul(HALF, x), build.add(ONE, middle))
+def erfc(x: Node) -> Node:
+    """1 - erf(x), to 1.5e-7."""
+    tail = _erf_tail(x)
+    return build.where(build.lt(x, ZERO), build.sub(build.const(2.0), tail), tail)
 
 
-_PI = (3.140625, 9.676535897932e-4)
-"""pi as a number of 8 bits, whose multiples by whole numbers up to 2^16 are exact, and the rest."""
+def normal_below(x: Node) -> Node:
+    """How much of the normal distribution lies below x (PyTorch's ndtr), to 1e-7."""
+    return build.mul(HALF, erfc(build.mul(f32(x), build.const(-(0.5**0.5)))))
 
 
-def _from_half_turn(x: Node, turns: Node) -> Node:
-    for part in _PI:
-        x = build.sub(x, build.mul(turns, build.const(part)))
-    return x
+def numbers_for(
+    x: Node, nan: Node = ZERO, posinf: Node | None = None, neginf: Node | None = None
+) -> Node:
+    """x, or numbers in the place of NaN and the infinities (the largest of fp32 by default)."""
+    if x.type != Type.F32:
+        return x
+    largest = build.const(_LARGEST)
+    above = largest if posinf is None else posinf
+    below = build.neg(largest) if neginf is None else neginf
+    x = build.where(is_nan(x), f32(nan), x)
+    x = build.where(is_positive_infinite(x), f32(above), x)
+    return build.where(is_negative_infinite(x), f32(below), x)
 
 
-def _half_wave(r: Node) -> Node:
-    """sin(r) for |r| <= pi / 2, by its series: to 1e-7."""
-    factors = [(-1) ** i / math.factorial(2 * i + 1) for i in range(6)]
-    square_of = square(r)
-    start: Node = build.const(factors[-1])
-    series = reduce(
-        lambda sum_, factor: build.add(build.mul(sum_, square_of), build.const(factor)),
-        factors[-2::-1],
-        start,
-    )
-    return build.mul(r, series)
-
-
-def _alternate(turns: Node) -> Node:
-    """1 of an even number of half turns, -1 of an odd one."""
-    return build.sub(ONE, build.mul(build.const(2.0), build.floor_mod(turns, build.const(2.0))))
-
-
-def sin(x: Node) -> Node:
-    """The sine: to 1e-7, and to the rounding of x in fp32, for |x| up to 1e5."""
-    x = _f32(x)
-    turns = build.floor(build.add(build.mul(x, build.const(1 / math.pi)), HALF))
-    return build.mul(_alternate(turns), _half_wave(_from_half_turn(x, turns)))
-
-
-def cos(x: Node) -> Node:
-    """The cosine, as the sine."""
-    x = _f32(x)
-    turns = build.floor(build.mul(x, build.const(1 / math.pi)))
-    rest = _from_half_turn(x, build.add(turns, HALF))
-    return build.mul(build.neg(_alternate(turns)), _half_wave(rest))
-
-
-def tan(x: Node) -> Node:
-    """sin(x) / cos(x)."""
-    return build.div(sin(x), cos(x))
-
-
-def is_infinite(x: Node) -> Node:
-    """Whether it is inf or -inf."""
-    return build.eq(build.absolute(_f32(x)), build.const(math.inf))
-
-
-def is_finite(x: Node) -> Node:
-    """Whether it is neither infinite nor NaN."""
-    return build.lt(build.absolute(_f32(x)), build.const(math.inf))
-
-
-def is_nan(x: Node) -> Node:
-    """Whether it is NaN."""
-    return build.not_(build.le(build.absolute(_f32(x)), build.const(math.inf)))
+def choice(default: Node, *pairs: tuple[Node, Node]) -> Node:
+    """The value of the first condition that holds."""
+    return reduce(lambda rest, pair: build.where(pair[0], pair[1], rest), reversed(pairs), default)

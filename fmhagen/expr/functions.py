@@ -1,111 +1,17 @@
-"""Functions of mask and score functions, by the names of NumPy, torch and fmhagen."""
+"""Calls of functions on traced values, by the names of NumPy, torch and fmhagen."""
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any
+from typing import Any, NoReturn
 
-from fmhagen.expr import build
+from fmhagen.expr import build, predicates
 from fmhagen.expr import composed as made
-from fmhagen.expr.nodes import Node, Parameter, Type
+from fmhagen.expr.named import NAMED, OPTIONS, ORDER
+from fmhagen.expr.nodes import Parameter, Type
 from fmhagen.expr.traced import TensorHandle, Traced, apply, lift
 from fmhagen.expr.userline import fail
-
-
-def _logical(function: Callable[..., Node]) -> Callable[..., Node]:
-    return lambda *nodes: function(*(build.cast(node, Type.BOOL) for node in nodes))
-
-
-_U = {name: partial(build.unary, name) for name in build.UNARY}
-
-NAMED: dict[str, tuple[Callable[..., Node], int]] = {
-    **{name: (function, 1) for name, function in _U.items()},
-    "floor": (build.floor, 1),
-    "ceil": (build.ceil, 1),
-    **dict.fromkeys(("trunc", "fix"), (made.truncate, 1)),
-    **dict.fromkeys(("round", "rint"), (made.nearest, 1)),
-    "frac": (made.fraction, 1),
-    **dict.fromkeys(("abs", "absolute", "fabs"), (build.absolute, 1)),
-    **dict.fromkeys(("neg", "negative"), (build.neg, 1)),
-    "positive": (lambda x: x, 1),
-    **dict.fromkeys(("sign", "sgn"), (made.sign, 1)),
-    "square": (made.square, 1),
-    "reciprocal": (made.reciprocal, 1),
-    "log1p": (made.log1p, 1),
-    "log10": (made.log10, 1),
-    "expm1": (made.expm1, 1),
-    "erf": (made.erf, 1),
-    "sin": (made.sin, 1),
-    "cos": (made.cos, 1),
-    "tan": (made.tan, 1),
-    "sinh": (made.sinh, 1),
-    "cosh": (made.cosh, 1),
-    "relu": (made.relu, 1),
-    "relu6": (lambda x: made.clip(x, build.const(0), build.const(6)), 1),
-    "silu": (made.silu, 1),
-    **dict.fromkeys(("logsigmoid", "log_sigmoid"), (made.log_sigmoid, 1)),
-    "softsign": (made.softsign, 1),
-    "isnan": (made.is_nan, 1),
-    "isinf": (made.is_infinite, 1),
-    "isfinite": (made.is_finite, 1),
-    "add": (build.add, 2),
-    **dict.fromkeys(("sub", "subtract"), (build.sub, 2)),
-    "rsub": (lambda x, y: build.sub(y, x), 2),
-    **dict.fromkeys(("mul", "multiply"), (build.mul, 2)),
-    **dict.fromkeys(("div", "divide", "true_divide"), (made.divide, 2)),
-    "floor_divide": (build.floor_div, 2),
-    **dict.fromkeys(("remainder", "mod"), (build.floor_mod, 2)),
-    "fmod": (made.truncated_mod, 2),
-    **dict.fromkeys(("pow", "power", "float_power"), (build.power, 2)),
-    "hypot": (made.hypot, 2),
-    "logaddexp": (made.logaddexp, 2),
-    **dict.fromkeys(("minimum", "fmin", "min", "clamp_max"), (build.minimum, 2)),
-    **dict.fromkeys(("maximum", "fmax", "max", "clamp_min"), (build.maximum, 2)),
-    **dict.fromkeys(("lt", "less"), (build.lt, 2)),
-    **dict.fromkeys(("le", "less_equal"), (build.le, 2)),
-    **dict.fromkeys(("gt", "greater"), (lambda a, b: build.lt(b, a), 2)),
-    **dict.fromkeys(("ge", "greater_equal"), (lambda a, b: build.le(b, a), 2)),
-    **dict.fromkeys(("eq", "equal"), (build.eq, 2)),
-    **dict.fromkeys(("ne", "not_equal"), (build.ne, 2)),
-    "bitwise_and": (build.and_, 2),
-    "bitwise_or": (build.or_, 2),
-    "bitwise_xor": (build.xor, 2),
-    **dict.fromkeys(("bitwise_not", "invert", "bitwise_invert"), (build.not_, 1)),
-    "logical_and": (_logical(build.and_), 2),
-    "logical_or": (_logical(build.or_), 2),
-    "logical_xor": (_logical(build.xor), 2),
-    "logical_not": (_logical(build.not_), 1),
-    **dict.fromkeys(("left_shift", "bitwise_left_shift"), (build.shl, 2)),
-    **dict.fromkeys(("right_shift", "bitwise_right_shift"), (build.shr, 2)),
-    "where": (build.where, 3),
-    "masked_fill": (made.masked_fill, 3),
-    "lerp": (made.lerp, 3),
-    "gelu": (made.gelu, 1),
-    "softplus": (made.softplus, 1),
-    "leaky_relu": (made.leaky_relu, 1),
-    "elu": (made.elu, 1),
-    "hardtanh": (made.hardtanh, 1),
-}
-"""Function and number of operands by name."""
-
-_ORDER: dict[str, tuple[str, ...]] = {
-    "where": ("condition", "input", "other"),
-    "masked_fill": ("input", "mask", "value"),
-    "lerp": ("input", "end", "weight"),
-}
-"""Names of operands; other functions have `input` and `other`."""
-
-_OPTIONS: dict[str, tuple[str, ...]] = {
-    "gelu": ("approximate",),
-    "softplus": ("beta", "threshold"),
-    "leaky_relu": ("negative_slope",),
-    "elu": ("alpha",),
-    "hardtanh": ("min_val", "max_val"),
-    "div": ("rounding_mode",),
-    "divide": ("rounding_mode",),
-}
-"""Names of what may follow a function's operands, in order: numbers or texts, nothing traced."""
 
 _HARMLESS = (("inplace", False), ("out", None), ("alpha", 1))
 CLIPS = ("clip", "clamp")
@@ -128,12 +34,15 @@ def call_named(
                 bounds[i] = options.pop(key, bounds[i])
         if not options:
             return clip(args[0], *bounds)
+    name = name.removeprefix("special_")  # of torch.special
+    if name in _OF_LISTS:
+        return _OF_LISTS[name](*args, **options)
     if name not in NAMED:
-        fail(f"{title} has no counterpart in a kernel", "known are " + ", ".join(sorted(NAMED)))
+        no_counterpart(name, title)
     function, count = NAMED[name]
-    names = _ORDER.get(name, ("input", "other"))
+    names = ORDER.get(name, ("input", "other"))
     operands = [*args, *(options.pop(key) for key in names[len(args) :] if key in options)]
-    choices = _OPTIONS.get(name, ())
+    choices = OPTIONS.get(name, ())
     chosen = dict(zip(choices, operands[count:], strict=False))
     del operands[count : count + len(choices)]
     chosen.update((key, options.pop(key)) for key in choices if key in options)
@@ -148,6 +57,64 @@ def call_named(
         for key, value in chosen.items()
     }
     return apply(lambda *nodes: function(*nodes, **given), *operands)
+
+
+def no_counterpart(name: str, title: str) -> NoReturn:
+    """Refuse a function that no kernel has, and say which there are.
+
+    Raises:
+        TraceError: always.
+    """
+    near = difflib.get_close_matches(name.strip("_"), NAMED, 3)
+    known = "known are " + ", ".join(sorted({*NAMED, *CLIPS, *_OF_LISTS}))
+    if name.endswith("_") and name.strip("_") in NAMED:
+        known = f"a value here does not change: use what {name.strip('_')} gives"
+    elif near:
+        known = f"near to it are {', '.join(near)}; {known}"
+    fail(f"{title} has no counterpart in a kernel", known)
+
+
+def _is_in(x: Any, values: Any, *, assume_unique: bool = False, invert: bool = False) -> Traced:
+    """Return whether a value is one of those of a list, or of a captured tensor."""
+    listed = values if isinstance(values, list | tuple | range | set) else _elements(values)
+    found = apply(predicates.is_one_of, x, *listed)
+    return apply(build.not_, found) if invert else found
+
+
+def _elements(values: Any) -> Any:
+    if not isinstance(values, Traced) and len(getattr(values, "shape", ())) == 1:
+        return values[:]  # a row, of what is captured
+    return (values,)
+
+
+def _select(conditions: Any, choices: Any, default: Any = 0) -> Traced:
+    """Return the choice of the first condition that holds (NumPy's select)."""
+    pairs = [part for pair in zip(conditions, choices, strict=True) for part in pair]
+    return apply(
+        lambda last, *nodes: made.choice(last, *zip(nodes[::2], nodes[1::2], strict=True)),
+        *(default, *pairs),
+    )
+
+
+def _stack(values: Any, *_: Any, dim: int = 0, axis: int = 0) -> Any:
+    """Return values as a row."""
+    from fmhagen.expr.rows import Row
+
+    return Row(tuple(apply(lambda node: node, value) for value in values))
+
+
+def _holds(value: Any, *_: Any, **__: Any) -> Traced:
+    """Return whether any of one value holds."""
+    return convert(value, Type.BOOL)
+
+
+_OF_LISTS: dict[str, Callable[..., Any]] = {
+    "all": _holds,
+    "any": _holds,
+    "isin": _is_in,
+    "select": _select,
+    "stack": _stack,
+}
 
 
 def convert(x: Any, dtype: Any) -> Traced:

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from fmhagen.expr.functions import CLIPS, NAMED, call_named, convert
+from fmhagen.expr.functions import CLIPS, call_named, convert, no_counterpart
+from fmhagen.expr.named import NAMED
 from fmhagen.expr.nodes import Type
 from fmhagen.expr.traced import DTYPES, Traced
 from fmhagen.expr.userline import fail
@@ -81,7 +82,9 @@ def method_of(value: Traced, name: str) -> Any:
         return lambda other: _to(value, (other,), {})
     if name == "device":
         return None
-    return fail(f".{name} has no counterpart in a kernel", "known are " + ", ".join(sorted(NAMED)))
+    if name in ("any", "all"):
+        return lambda *args, **kwargs: call_named(name, f".{name}()", (value, *args), kwargs)
+    return no_counterpart(name, f".{name}")
 
 
 _NEW = {"new_zeros": 0, "new_ones": 1, "new_full": None, "new_tensor": None}

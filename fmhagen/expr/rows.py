@@ -13,7 +13,7 @@ from functools import reduce
 from typing import Any
 
 from fmhagen.expr import build
-from fmhagen.expr.functions import NAMED
+from fmhagen.expr.named import NAMED
 from fmhagen.expr.nodes import Node
 from fmhagen.expr.traced import Traced, apply
 from fmhagen.expr.userline import fail

@@ -158,9 +158,11 @@ class _Body:
                 self.mods[node] = self._mod(node, free)
             for other in inputs:
                 value = self.found.get(other)
-                is_outside = other in self.read and other not in self.placed | self.scalars
-                if not is_outside or not isinstance(value, torch.Tensor):
+                is_inside = other in self.placed | self.scalars
+                if is_inside or not isinstance(value, torch.Tensor):
                     continue
+                if other not in self.read and not value.dim():
+                    continue  # a constant
                 if wrapped(node.target) is not None:
                     value = self.found[other] = value.to(q.device)  # was an array of NumPy
                 known = [name for name, tensor in self.named.items() if tensor is value]
