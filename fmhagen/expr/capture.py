@@ -42,15 +42,22 @@ class Capture:
         bound: tensor by the name of its parameter.
     """
 
-    def __init__(self, function: Any, traits: Mapping[str, frozenset[str]] | None = None) -> None:
+    def __init__(
+        self,
+        function: Any,
+        traits: Mapping[str, frozenset[str]] | None = None,
+        unnamed: str = "tensor",
+    ) -> None:
         """Learn the names that the function has for its tensors.
 
         Args:
             function: what is traced.
             traits: names of the tensors that have a property, by the property's name.
+            unnamed: what tensors are called that the function makes.
         """
         self.bound: dict[str, Any] = {}
         self._traits = traits or {}
+        self._unnamed = unnamed
         self._names = {id(value): name for name, value in captured(function).items()}
         self._parameters: dict[int, Parameter] = {}
 
@@ -83,7 +90,7 @@ class Capture:
         merge_bound(self.bound, bound)
 
     def _name(self, tensor: Any) -> str:
-        return self._names.get(id(tensor), "tensor")
+        return self._names.get(id(tensor), self._unnamed)
 
     def _parameter(self, tensor: Any) -> Parameter:
         if id(tensor) not in self._parameters:
@@ -173,7 +180,8 @@ def trace(
         TraceError: it does what no kernel can; names the user's line.
     """
     _check_arity(function, tuple(arguments))
-    scope = Capture(function, traits)
+    # NOTE: a mask and a score function of one kernel may both make some.
+    scope = Capture(function, traits, "mask_tensor" if result == Type.BOOL else "score_tensor")
     called = rebound(function, lambda array: _Array(array, scope))
     traced = [Traced(node, scope) for node in arguments.values()]
     try:
