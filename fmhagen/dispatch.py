@@ -16,7 +16,6 @@ from fmhagen.runtime.outputs import new_max_logit
 from fmhagen.runtime.parameters import joined_captures
 from fmhagen.runtime.tensors import view
 from fmhagen.schedules import shipped_rows
-from fmhagen.select.rules.lengths import depends_on_length, length_class
 from fmhagen.spec import Anchor, AttentionSpec, CacheLayout, DType, Layout
 
 if TYPE_CHECKING:
@@ -132,20 +131,16 @@ def attention(
         share = share and not any(node.reads("h") for node in functions)
         most = max_seqlen_q if varlen else None
         hints = hints_of(q, k, str(layout), key_layout, varlen, most, share)
-    d, dv = _last_size("q", q), _last_size("v", v)
-    seqlen_hint = None
-    if not varlen and cache is None and (depends_on_length(d, dv, causal) or shipped_rows()):
-        seqlen_hint = _length_hint(k, layout)
     kernel = _kernel(
         q.dtype if hasattr(q, "dtype") else view("q", q).dtype,
-        d,
-        dv,
+        _last_size("q", q),
+        _last_size("v", v),
         (causal, left, right, str(anchor), soft_cap),
         None if mask is None else mask.node,
         None if score is None else score.node,
         (alibi_slopes is not None, sinks is not None, varlen, return_max_logit),
         str(layout),
-        seqlen_hint,
+        _length_bucket(k, layout) if shipped_rows() and cache is None else None,
         target,
         cache,
         hints,
@@ -288,11 +283,9 @@ def _window(window: Window) -> Window:
     return left, right
 
 
-def _length_hint(k: Any, layout: str) -> int | None:
-    """Return the most keys that a row of the table of schedules covers these with, or a class."""
+def _length_bucket(k: Any, layout: str) -> int | None:
+    """Return the most keys that a row of the table of schedules covers these with."""
     shape = k.shape if hasattr(k, "shape") else view("k", k).shape
-    keys = shape[0] if len(shape) != 4 else shape[str(layout).index("s")]
+    keys = shape[0] if len(shape) == 3 else shape[str(layout).index("s")]
     lengths = sorted({row.max_seqlen for row in shipped_rows()})
-    if not lengths:
-        return length_class(keys)
     return next((length for length in lengths if length >= keys), None)

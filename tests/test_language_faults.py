@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 
+import numpy as np
 import pytest
 from emulated import emulate, plan_of, with_text
 from faults import UNORDERED, WRONG_RESULT, Fault, drop, swap
@@ -12,6 +13,7 @@ from language_problems import Problem
 
 from fmhagen.emission import emit_source
 from fmhagen.errors import EmulatorError
+from fmhagen.masks import documents
 from fmhagen.plan.attention import Plan
 from fmhagen.runtime.emulator_backend import EmulatorOptions
 from fmhagen.schedule import Rescale
@@ -22,6 +24,7 @@ from fmhagen.targets import find_target
 
 SEEDS = 5
 LENGTHS = ((1, 1), (65, 200), (0, 5), (330, 330), (200, 333), (7, 0), (64, 64))
+EDGES = np.array([0, 70, 200, 230, 420], np.int32)
 USED = tuple((rows, keys * 3 // 4) for rows, keys in LENGTHS)
 PROBLEMS = {
     "window": Problem(
@@ -50,6 +53,12 @@ PROBLEMS = {
     "posted": Problem(
         name="posted",
         spec=AttentionSpec(head_dim=128, causal=True, window_left=100),
+        rows=420,
+        keys=420,
+    ),
+    "tensors": Problem(
+        name="tensors",
+        spec=AttentionSpec(causal=True, mask_mod=documents(EDGES)),
         rows=420,
         keys=420,
     ),
@@ -148,15 +157,53 @@ FAULTS = (
     wrong(
         "posted",
         "a_run_too_few_posted",
-        "} while (next_run(bands, keys)); put_word(at, 0);",
-        "} while (false); put_word(at, 0);",
+        "more = next_run(bands, keys);",
+        "more = false;",
     ),
     PlantedIn(
         problem="posted",
         fault=Fault(
             name="the_last_run_is_not_marked",
-            edits=drop("put_word(at, 0)"),
+            edits=swap("put_word(at, end | u32(!more));", "put_word(at, end);"),
             kinds=(WRONG_RESULT, "deadlock", "uninitialised", *UNORDERED),
+        ),
+    ),
+    PlantedIn(
+        problem="posted",
+        fault=Fault(
+            name="q_is_not_said_to_end",
+            edits=drop("mbarrier_arrive(smem + Q_FULL + use % Q_STAGES * BARRIER_BYTES)"),
+            kinds=("deadlock",),
+        ),
+    ),
+    wrong(
+        "tensors", "ranges_of_the_tile_before", "(smem, group, tiles + 1)", "(smem, group, tiles)"
+    ),
+    PlantedIn(
+        problem="tensors",
+        fault=Fault(
+            name="a_tile_posted_before_its_ranges",
+            edits=swap("tile); warp_sync();", "tile);"),
+            kinds=UNORDERED,
+            words=("SMEM_RANGES",),
+        ),
+    ),
+    PlantedIn(
+        problem="tensors",
+        fault=Fault(
+            name="rounds_used_before_they_are_dealt",
+            edits=drop("if (index >= dealt) { mbarrier_wait(walk.smem + DEALT, 0); }"),
+            kinds=UNORDERED,
+            words=("SMEM_TURNS",),
+        ),
+    ),
+    PlantedIn(
+        problem="tensors",
+        fault=Fault(
+            name="no_meeting_between_dealt_rounds",
+            edits=swap("++i) { named_barrier_sync(DEALERS, threads);", "++i) {"),
+            kinds=UNORDERED,
+            words=("SMEM_GOT",),
         ),
     ),
     wrong("score", "scale_left_out", "params.scale * LOG2E *", "LOG2E *"),
@@ -269,7 +316,7 @@ FAULTS = (
         "fused_multiply_add(sum[half], alpha[half], exp2_approx(sink - guarded))",
         "sum[half] * alpha[half]",
     ),
-    wrong("packed", "o_not_moved_by_the_sink", "alpha[i] / sum[i]", "1.0f / sum[i]"),
+    wrong("packed", "o_not_moved_by_the_sink", "alpha[i] * reciprocal", "reciprocal"),
     wrong("packed", "sink_without_its_unit", "* LOG2E;", ";"),
 )
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 from cases import Case
 from emulated import emulate, plan_of
 
-from fmhagen.dispatch import attention
 from fmhagen.runtime.emulator_backend import EmulatorOptions
 from fmhagen.select import choose
 from fmhagen.select.rules.lengths import SHARED_KEYS
@@ -49,31 +47,3 @@ def test_the_kernel_for_long_sequences_is_right() -> None:
     tensors = tuple(tensor.numpy for tensor in case.placed())
     result = emulate(plan, tensors, options=EmulatorOptions(compute_units=5))
     case.check(result.o, result.lse)
-
-
-def test_a_call_says_whether_its_sequences_are_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In two classes and where that chooses something, so that calls share kernels."""
-    asked: list[int | None] = []
-
-    class AskedError(Exception):
-        pass
-
-    def ask(*_: object, seqlen_hint: int | None, **__: object) -> None:
-        asked.append(seqlen_hint)
-        raise AskedError
-
-    monkeypatch.setattr("fmhagen.api.compile_kernel", ask)
-    monkeypatch.setattr("fmhagen.dispatch.shipped_rows", tuple)
-    for d, keys, options, hint in (
-        (256, SHARED_KEYS - 1, {"causal": True}, None),
-        (256, SHARED_KEYS, {"causal": True}, SHARED_KEYS),
-        (256, 3 * SHARED_KEYS, {"causal": True}, SHARED_KEYS),
-        (256, SHARED_KEYS, {}, None),
-        (128, SHARED_KEYS, {"causal": True}, None),
-    ):
-        q, k = (np.zeros((1, n, 1, d), np.float16) for n in (1, keys))
-        for layout, tensors in (("bshd", (q, k, k)), ("bhsd", (q, k, k))):
-            given = [t if layout == "bshd" else t.transpose(0, 2, 1, 3) for t in tensors]
-            with pytest.raises(AskedError):
-                attention(*given, layout=layout, **options)
-            assert asked.pop() == hint

@@ -33,6 +33,7 @@ from fmhagen.lowering.warp_specialised_posts import (
     finds_tiles_for_all,
     post_constants,
     posts_all_runs,
+    posts_ranges_of_rows,
 )
 from fmhagen.lowering.warp_specialised_scores import cap_constants, has_near_cap_loop, score_unit
 from fmhagen.lowering.warp_specialised_shared import (
@@ -164,6 +165,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         spare_registers=has_spare_registers(spec, schedule, small),
         posts_tiles=posts_tiles,
         posts_runs=posts_tiles and posts_all_runs(spec, language),
+        posts_ranges=posts_tiles and posts_ranges_of_rows(spec, schedule, language),
         row_bits="u32" if schedule.tile_n <= 128 else "u64",
         has_place=has_place,
         varlen=spec.varlen,
@@ -276,7 +278,7 @@ def _constants(
             else ()
         ),
         *(cache_constants(spec, schedule, language) if spec.kv_cache else ()),
-        *post_constants(shared, schedule.q_stages),
+        *post_constants(shared, schedule.q_stages, language),
         *(tile_order_constants(shared) if any(r.name == "SMEM_TURNS" for r in shared) else ()),
         *(cap_constants(language.cap) if language.cap is not None else ()),
         *((LOG2E,) if spec.sink or language.score is not None else ()),

@@ -13,7 +13,9 @@ NUMBER_BYTES = 4
 PAIR_BYTES = 8  # numbers are read two at a time
 MOST_PLACES = 2048  # of the order, as 11 bits of a number hold; 8 KiB of shared memory
 LEAST_PLACES = 64
-MOST_BLOCKS = 256  # a thread of the block follows each
+MOST_BLOCKS = 256
+BARRIER_BYTES = 8
+DEALERS = 15  # warpgroups have the first ones
 DEALT_ROUNDS = 4  # the last ones
 MOST_ROUNDS = 64  # beyond, blocks get so many tiles that they are even without
 
@@ -50,13 +52,17 @@ def add_tile_order(
     while used_bytes + _bytes_of(places) > target.shared_memory_per_block_bytes:
         places //= 2
     rows = (
-        ("SMEM_ORDER", places, "tiles, the longest first: cost << 11 | tile"),
-        ("SMEM_GOT", MOST_BLOCKS, "what each block has got of them"),
-        ("SMEM_TURNS", DEALT_ROUNDS, "this block's turns in the last rounds"),
+        ("SMEM_ORDER", places * NUMBER_BYTES, "tiles, the longest first: cost << 11 | tile"),
+        (
+            "SMEM_GOT",
+            2 * MOST_BLOCKS * NUMBER_BYTES,
+            "what each block has got, before a round and after [2]",
+        ),
+        ("SMEM_TURNS", DEALT_ROUNDS * NUMBER_BYTES, "this block's turns in the last rounds"),
+        ("DEALT", BARRIER_BYTES, "these are there (1)"),
     )
     added = []
-    for name, count, comment in rows:
-        size = count * NUMBER_BYTES
+    for name, size, comment in rows:
         added.append(
             SharedRegion(name=name, offset_bytes=used_bytes, size_bytes=size, comment=comment)
         )
@@ -71,12 +77,13 @@ def tile_order_constants(regions: tuple[SharedRegion, ...]) -> tuple[Constant, .
         Constant(ctype="u32", name=name, value=value, comment=comment)
         for name, value, comment in (
             ("ORDERED", places, "places of the order"),
+            ("DEALERS", DEALERS, "the named barrier of the threads that deal the last rounds"),
             ("DEALT_ROUNDS", DEALT_ROUNDS, "the last ones, dealt by what blocks have got"),
             ("MOST_ROUNDS", MOST_ROUNDS, "beyond, none is dealt so: blocks are even without"),
-            ("MOST_BLOCKS", MOST_BLOCKS, "beyond, none is dealt so: a thread follows each block"),
+            ("MOST_BLOCKS", MOST_BLOCKS, "beyond, none is dealt so: there is no room"),
         )
     )
 
 
 def _bytes_of(places: int) -> int:
-    return (places + MOST_BLOCKS + DEALT_ROUNDS) * NUMBER_BYTES
+    return (places + 2 * MOST_BLOCKS + DEALT_ROUNDS) * NUMBER_BYTES + BARRIER_BYTES

@@ -40,8 +40,7 @@ class Plan:
         params, params_bytes: fields of the packed parameter block, in order; its size.
         tensor_maps: how the tensor maps in it are encoded.
         shared, shared_bytes: the shared-memory map, in order of offset, and its size.
-        shared_is_dynamic: asked for at launch rather than declared in the source.
-        grid: the grid formula.
+        shared_is_dynamic, grid: asked for at launch, not declared in the source; the grid formula.
         matrix_shapes: the warpgroup matrix instructions in use.
         element: "bf16" or "f16": suffix of the instructions in use.
         causal, top_left: the mask's structure.
@@ -60,8 +59,7 @@ class Plan:
         clustered: blocks form clusters; see `Schedule.cluster`.
         sorted_tiles: blocks order the tiles of a head by how long they take, in shared memory.
         snake: tiles are dealt to the blocks of a persistent grid forwards and backwards in turn.
-        sink: a logit without a value is in the denominator.
-        max_logit: the largest score of each head is kept.
+        sink, max_logit: a logit without a value is in the denominator; a head's largest is kept.
         varlen: sequences are packed, of keys too but in a cache; a tile is of one of them.
         cached, paged: K and V are copied from a cache; it has pages; `split` says it of split_kv.
         small: what the 8-bit numbers of a cache are.
@@ -85,6 +83,7 @@ class Plan:
         keys_at_once: keys that a mask is asked about at once, if few operations are on a key; or 0.
         spare_registers: reads what bands show to rows before S is issued; a warp repairs P alone.
         posts_tiles, posts_runs: the thread that loads Q posts tiles, and all their runs of keys.
+        posts_ranges: and what bands that stand in tensors show to the rows of a tile.
         row_bits: unsigned type with a bit for each of a thread's keys of one row and tile.
         has_place: a tile of work holds its place, see `fmhagen.plan.language`.
         pairs: of packed sequences: a tile from the end is dealt with one from the beginning.
@@ -149,6 +148,7 @@ class Plan:
     spare_registers: bool = False
     posts_tiles: bool = False
     posts_runs: bool = False
+    posts_ranges: bool = False
     row_bits: str = "u32"
     has_place: bool = False
     pairs: bool = False

@@ -9,8 +9,6 @@ from fmhagen.select.choice import Choice
 from fmhagen.select.rules.work import may_cluster
 from fmhagen.spec import AttentionSpec
 
-SHARED_DEPTH = 192
-"""Head dim above which keys may be shared."""
 SHARED_KEYS = 8192
 """Keys from which on two blocks share K and V under a causal mask at head dims above 192.
 
@@ -23,19 +21,9 @@ _WHY_SHARED = "cluster 2: at its power limit the card gains by what L2 need not 
 
 def shares_keys(spec: AttentionSpec, seqlen_hint: int | None) -> bool:
     """Return whether two blocks load K and V for each other at this length."""
-    deep = depends_on_length(spec.d, spec.dv, spec.causal)
-    plain = score_of(spec) is None and may_cluster(spec)
+    deep = max(spec.d, spec.dv) > 192
+    plain = score_of(spec) is None and spec.causal and may_cluster(spec)
     return deep and plain and seqlen_hint is not None and seqlen_hint >= SHARED_KEYS
-
-
-def depends_on_length(d: int, dv: int, causal: bool) -> bool:
-    """Return whether a length chooses anything for these head dims."""
-    return causal and (d > SHARED_DEPTH or dv > SHARED_DEPTH)
-
-
-def length_class(keys: int) -> int | None:
-    """Return the seqlen_hint of a call: one of two, so that calls share kernels."""
-    return SHARED_KEYS if keys >= SHARED_KEYS else None
 
 
 def sharing(choice: Choice) -> Choice:

@@ -185,6 +185,9 @@ FMHAGEN_DEVICE i32 after(i32 value, f32 score) {
 // The same of a float.
 FMHAGEN_DEVICE f32 after_f32(f32 value, f32 score) { return __int_as_float(after(__float_as_int(value), score)); }
 
+// Keeps the compiler from finding two words later than here.
+FMHAGEN_DEVICE void keep_here(u32& a, u32& b) { asm volatile("" : "+r"(a), "+r"(b)); }
+
 // Keeps the compiler from moving reads or writes of an accumulator element across this point.
 FMHAGEN_DEVICE void register_fence(f32& value) { asm volatile("" : "+f"(value)::"memory"); }
 

@@ -189,6 +189,7 @@ static inline void wgmma_wait() {
 
 static inline void register_fence(f32&) {}
 static inline i32 after(i32 value, f32) { return value; }
+static inline void keep_here(u32&, u32&) {}
 static inline f32 after_f32(f32 value, f32) { return value; }
 
 // Forms: A in shared memory (ss) or registers (rs); B K-major, or MN-major (_t).
