@@ -24,6 +24,13 @@ class Line:
     gain: Node
     slope: Node | None
 
+    @property
+    def is_level(self) -> bool:
+        """Whether it grows with the key, and with key and score alike in all rows."""
+        return self.slope is not None and not (
+            self.gain.reads("q_idx") or self.slope.reads("q_idx")
+        )
+
 
 _Grows = tuple[Node | None, Node | None]
 """By how much an expression grows with the score and with the key; None is not at all."""

@@ -108,6 +108,7 @@ class _Printer:
             slope=None
             if slope is None
             else function("score_slope", step, "f32", row, slope, self.members),
+            is_level=line.is_level,
         )
 
     def mask(self, mask: Node) -> CxxFunction:

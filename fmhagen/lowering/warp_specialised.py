@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from fmhagen.errors import ScheduleError
 from fmhagen.lowering.common import LN2, LOG2E, symbol_of
 from fmhagen.lowering.language import lower_language
@@ -35,7 +37,12 @@ from fmhagen.lowering.warp_specialised_posts import (
     posts_all_runs,
     posts_ranges_of_rows,
 )
-from fmhagen.lowering.warp_specialised_scores import cap_constants, has_near_cap_loop, score_unit
+from fmhagen.lowering.warp_specialised_scores import (
+    cap_constants,
+    has_near_cap_loop,
+    joins_rows,
+    score_unit,
+)
 from fmhagen.lowering.warp_specialised_shared import (
     BARRIER_BYTES,
     GROUP_WARPS,
@@ -113,6 +120,8 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
     elif sorted_tiles:
         shared, shared_bytes = add_tile_order(shared, shared_bytes, target)
     small = small_cache_of(spec)
+    joined = joins_rows(spec, schedule, language, small)
+    language = dataclasses.replace(language, joins_rows=joined)
     factor, text = score_unit(language, small)
     element = {"bf16": "bf16", "fp16": "f16"}[spec.dtype]
     params, params_bytes = pack_params(

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from fmhagen.expr.cap import Cap
+from fmhagen.lowering.warp_specialised_masks import has_spare_registers
 from fmhagen.plan.attention import Constant
 from fmhagen.plan.language import Language
 from fmhagen.plan.small_cache import SmallCache
 from fmhagen.schedule import Rescale, Schedule
+from fmhagen.spec import AttentionSpec
 
 LIMIT = 0.3
 """Up to here, in both directions, the polynomial stands for the hyperbolic tangent."""
@@ -36,6 +38,25 @@ def has_near_cap_loop(schedule: Schedule, language: Language) -> bool:
         language.cap is not None
         and schedule.rescale == Rescale.ON_OVERFLOW
         and schedule.p_buffers == 1
+    )
+
+
+def joins_rows(
+    spec: AttentionSpec, schedule: Schedule, language: Language, small: SmallCache
+) -> bool:
+    """Say if the two rows of a thread have one reference, under a line that is level.
+
+    P in bf16 is as small as fp32 gets, so a row far below the other loses nothing. Rows of other
+    heads have lines of their own; the addends' registers are not there over caches of 8 bits.
+    """
+    return (
+        language.line is not None
+        and language.line.is_level
+        and schedule.rescale == Rescale.ON_OVERFLOW
+        and spec.dtype == "bf16"
+        and not schedule.pack_heads
+        and not small.is_used
+        and has_spare_registers(spec, schedule, small)
     )
 
 

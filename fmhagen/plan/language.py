@@ -81,10 +81,12 @@ class CxxLine:
     Attributes:
         gain: the function of what the score is multiplied by.
         slope: the function of what one key more adds, or None if the key does not matter.
+        is_level: it matters, and both are the same for all rows.
     """
 
     gain: CxxFunction
     slope: CxxFunction | None
+    is_level: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,6 +106,8 @@ class Language:
             function read from memory for all of a tile of work is read once.
         score: the score function, or None if scores stay.
         line: the same as a line in score and key, or None if it is none, or may hide.
+        joins_rows: sm90 leaves out of the line what is the same for all keys of a row, so that rows
+            of a thread have one reference and one addend for a key.
         cap: the same as a soft cap, or None if it is none.
         mask: the whole mask but the end of the keys, or None if everything is visible.
         rest_key: what of the mask the bands do not say of a key, where bands say the other; or None
@@ -138,6 +142,12 @@ class Language:
     score_ops: tuple[tuple[str, int], ...]
     arguments: tuple[Argument, ...]
     bounds: Bounds
+    joins_rows: bool = False
+
+    @property
+    def joined(self) -> str:
+        """The end of the names of functions that move references of joined rows, or nothing."""
+        return "_joined" if self.joins_rows else ""
 
     @property
     def masked_softmax(self) -> str:

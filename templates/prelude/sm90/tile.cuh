@@ -202,6 +202,44 @@ FMHAGEN_DEVICE void shrink(Scores& s, Output& o, Rows& reference, Rows& sum, Row
   FMHAGEN_UNROLL for (u32 i = 0; i < TILE_N / 2; ++i) { s[i] *= alpha[i / 2 % 2]; }
 }
 
+// Gives a thread's two rows one reference, the larger one, if both have had a weight of 2^-64 under it; `magnitude` is
+// log2 of the largest that each has had. Rows further apart keep their own: exp2 flushes what is below 2^-126 to zero.
+FMHAGEN_DEVICE void join(Rows& reference, const Rows& magnitude) {
+  const f32 larger = maximum(reference[0], reference[1]);
+  const bool is_near = magnitude[0] >= larger - 64.0f && magnitude[1] >= larger - 64.0f;
+  reference[0] = is_near ? larger : reference[0];
+  reference[1] = is_near ? larger : reference[1];
+}
+
+// As `move_reference`, and joins the two.
+FMHAGEN_DEVICE void move_joined(const Rows& least, Rows& reference, Output& o, Rows& sum, Rows& alpha) {
+  Rows moved, magnitude = {sum[0], sum[1]};
+  reduce_sum(magnitude);
+  FMHAGEN_UNROLL for (u32 i = 0; i < 2; ++i) {
+    magnitude[i] = maximum(least[i], reference[i] + log2_approx(magnitude[i]));
+    moved[i] = maximum(least[i], reference[i]);
+  }
+  join(moved, magnitude);
+  move_reference(moved, reference, o, sum, alpha);
+}
+
+// As `rescale`, of rows whose references are joined.
+FMHAGEN_DEVICE void rescale_joined(const Scores& s, Output& o, Rows& reference, Rows& sum, f32 scale_log2) {
+  Rows largest, alpha;
+  row_maximum(largest, s, scale_log2);
+  move_joined(largest, reference, o, sum, alpha);
+}
+
+// As `shrink`, of rows whose references are joined.
+FMHAGEN_DEVICE void shrink_joined(Scores& s, Output& o, Rows& reference, Rows& sum, Rows& step_sum) {
+  Rows alpha, moved = {step_sum[0], step_sum[1]};
+  reduce_sum(moved);
+  FMHAGEN_UNROLL for (u32 i = 0; i < 2; ++i) { moved[i] = reference[i] + log2_approx(moved[i]); }
+  move_joined(moved, reference, o, sum, alpha);
+  FMHAGEN_UNROLL for (u32 i = 0; i < 2; ++i) { step_sum[i] *= alpha[i]; }
+  FMHAGEN_UNROLL for (u32 i = 0; i < TILE_N / 2; ++i) { s[i] *= alpha[i / 2 % 2]; }
+}
+
 // Transposes a 4 x 4 block over the four lanes that share a row: register i of lane j and j of i change places.
 FMHAGEN_DEVICE void transpose(u32 (&r)[4]) {
   FMHAGEN_UNROLL for (u32 i = 0; i < 4; ++i) {  // pairs 0 1 and 2 3 of neighbouring lanes, then 0 2 and 1 3
