@@ -262,7 +262,10 @@ def test_nodes_are_shared_and_survive_copies() -> None:
 def test_mods_do_not_change_and_print_as_what_makes_them() -> None:
     mask = MaskMod(lambda b, h, q, k: TABLE[q] == k)
     assert eval(repr(mask), {"MaskMod": MaskMod}) == mask
-    assert pickle.loads(pickle.dumps(mask)) == mask
+    for other in (pickle.loads(pickle.dumps(mask)), copy.deepcopy(mask), copy.copy(mask)):
+        assert other == mask
+        np.testing.assert_array_equal(other.bound["TABLE"], TABLE)
+    assert copy.deepcopy(mask).bound["TABLE"] is not TABLE
     with pytest.raises(AttributeError):
         mask.node = build.TRUE
 

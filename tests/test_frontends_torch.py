@@ -266,6 +266,34 @@ def test_functions_of_pytorch_hide_and_show_what_they_say() -> None:
         flex.flex_attention(q, k, v, enable_gqa=True, return_aux=theirs.AuxRequest(max_scores=True))
 
 
+def test_a_captured_bool_is_read_in_each_call() -> None:
+    q = torch.randn(1, 2, 20, 64, generator=torch.Generator().manual_seed(3)).bfloat16()
+    is_open = torch.tensor(True)
+    full, causal = (
+        flex.flex_attention(q, q, q, block_mask=mask, kernel_options={})
+        for mask in (None, lambda b, h, m, n: n <= m)
+    )
+    opened = lambda q: flex.flex_attention(  # noqa: E731
+        q, q, q, block_mask=lambda b, h, m, n: ~(~is_open & (n > m))
+    )
+    for function in (opened, torch.compile(opened, fullgraph=True, backend="aot_eager")):
+        is_open.fill_(True)
+        assert same(function(q), full)
+        is_open.fill_(False)
+        assert same(function(q), causal)
+
+
+def test_what_would_not_be_what_it_says() -> None:
+    q, table = torch.zeros(1, 2, 20, 64).bfloat16(), torch.zeros(20)
+    for score, message in (
+        (lambda s, b, h, m, n: s * torch.rand(()), "one number for all places"),
+        (lambda s, b, h, m, n: s + table[m : m + 2].sum(), "index it without slices"),
+        (lambda s, b, h, m, n: s.mul_(2), "a value here does not change: use what mul gives"),
+    ):
+        with pytest.raises(TraceError, match=message):
+            flex.flex_attention(q, q, q, score)
+
+
 def _dense(mod, s, h, m, n, bias):  # noqa: ANN001, ANN202
     """Return what a score function of the test above makes of all scores of a sequence."""
     if "bias" in mod.__code__.co_freevars:

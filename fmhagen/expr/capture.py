@@ -65,7 +65,9 @@ class Capture:
         """Return the parameter of a captured 0-d tensor."""
         if not is_tensor(value) or tuple(value.shape):
             return None
-        return build.param(self._parameter(value))
+        node = build.param(self._parameter(value))
+        # NOTE: a kernel gets a bool as a number, whose ~ would be another.
+        return build.cast(node, Type.BOOL) if dtype_of(value) == "bool" else node
 
     def element(self, tensor: Any, indices: tuple[Node, ...]) -> Node | None:
         """Return an element of a captured tensor."""

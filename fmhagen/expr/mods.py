@@ -117,8 +117,12 @@ class Mod:
         return f"{type(self).__name__}({str(self)!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle without the captured tensors."""
-        return type(self), (str(self),)
+        """Pickle and copy with the captured tensors."""
+        return _remade, (type(self), str(self), dict(self.bound))
+
+
+def _remade(kind: type[Mod], text: str, bound: Mapping[str, Any]) -> Mod:
+    return kind(text, bound=bound)
 
 
 def merge_bound(bound: dict[str, Any], more: Mapping[str, Any]) -> None:

@@ -27,6 +27,7 @@ _METADATA = (
     "item",
     "tolist",
 )
+_RANDOM = ("normal", "bernoulli", "multinomial", "dropout")
 _FACTORIES = ("tensor", "as_tensor", "full", "zeros", "ones", "scalar_tensor")
 _LIKES = {"zeros_like": 0.0, "ones_like": 1.0, "full_like": None}
 _REVERSED = ("__radd__", "__rsub__", "__rmul__", "__rtruediv__", "__rfloordiv__", "__rmod__")
@@ -94,7 +95,9 @@ def _at(scope: Scope | None, tensor: Any, before: tuple[Node, ...], index: Any) 
 
 
 def _is_whole(index: Any) -> bool:
-    return isinstance(index, slice) and index == slice(None)
+    if not isinstance(index, slice):
+        return False
+    return all(part is None for part in (index.start, index.stop, index.step))
 
 
 def _one(scope: Scope | None, tensor: Any, nodes: tuple[Node, ...]) -> Traced:
@@ -145,6 +148,11 @@ def _answer(
     tensors = [operand for operand in operands if isinstance(operand, torch.Tensor)]
     if name == "__getitem__" and isinstance(args[0], torch.Tensor):
         return element(scope, args[0], args[1])
+    if name.startswith("rand") or name in _RANDOM:
+        fail(
+            f"torch.{name} inside a mask or score function would give one number for all places",
+            "make a tensor of them outside, and index it inside",
+        )
     if not tensors or name in _METADATA:
         result = func(*args, **kwargs)
         if name in _FACTORIES and isinstance(result, torch.Tensor) and result.ndim == 0:

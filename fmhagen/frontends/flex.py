@@ -43,7 +43,7 @@ def flex_attention(
         scale: None means 1 / sqrt(d).
         enable_gqa: allow fewer heads of keys than of queries.
         return_lse: also give LSE (B, H, Sq), natural logarithm.
-        kernel_options: must be None: these are options of another kernel.
+        kernel_options: must be None or empty: these are options of another kernel.
         return_aux: an AuxRequest of PyTorch: its lse is another way to ask for LSE.
         others: further parameters of PyTorch, each refused unless it asks for nothing.
 
@@ -52,7 +52,7 @@ def flex_attention(
         TraceError: a function does what no kernel can; names its line.
         UnsupportedArgumentError: another argument that fmhagen does not support.
     """
-    neutral = {"kernel_options": None}
+    neutral = {"kernel_options": (None, {})}
     refuse_others("flex_attention", {"kernel_options": kernel_options, **others}, neutral)
     if getattr(return_aux, "max_scores", False):
         limit = "the kernels keep no largest score of a row"

@@ -86,6 +86,7 @@ class ParameterSlot:
             if view(self.label, value).shape != ():
                 raise TensorError(self.label, tuple(value.shape), "must be one number")
             value = value.item()
+            value = int(value) if isinstance(value, bool) else value
         whole = self.argument.parameter.type == Type.I32
         if whole and (isinstance(value, bool) or not hasattr(value, "__index__")):
             raise TensorError(self.label, shown(value), "must be a whole number")
