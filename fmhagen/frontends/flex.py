@@ -52,7 +52,7 @@ def flex_attention(
         TraceError: a function does what no kernel can; names its line.
         UnsupportedArgumentError: another argument that fmhagen does not support.
     """
-    neutral = {"kernel_options": (None, {})}
+    neutral: dict[str, Any] = {"kernel_options": (None, {})}
     refuse_others("flex_attention", {"kernel_options": kernel_options, **others}, neutral)
     if getattr(return_aux, "max_scores", False):
         limit = "the kernels keep no largest score of a row"
