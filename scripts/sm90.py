@@ -42,6 +42,8 @@ CASES: dict[str, AttentionSpec] = {
     ),
 }
 SHORT_TURN = 24
+EXPONENTIALS = 32
+"""A step has more."""
 PIPES = ("tensor", "MUFU", "FMA", "ALU", "uniform", "other")
 # The first pattern that fits the mnemonic gives the pipe.
 _PIPE = (
@@ -112,22 +114,28 @@ def main_loops(instructions: list[Instruction], labels: dict[str, int]) -> list[
 def shortest(
     instructions: list[Instruction], labels: dict[str, int], first: int, last: int
 ) -> Counter[str]:
-    """Count the pipes on the shortest way from the first instruction of a loop to its last."""
-    way: dict[int, tuple[int, int]] = {first: (0, -1)}
+    """Count the pipes on the shortest way from the first instruction of a loop to its last.
+
+    A way that leaves out the exponentials is none: two jumps that hang together allow it.
+    """
+    way: dict[tuple[int, int], tuple[int, tuple[int, int]]] = {(first, 0): (0, (-1, 0))}
     for i in range(first, last):  # jumps within a loop go forwards, or round a loop within it
-        if i not in way:
-            continue
         item = instructions[i]
         aims = [labels[item.aim]] if item.aim in labels else []
         if not aims or item.is_predicated:
             aims.append(i + 1)
-        for aim in aims:
-            if i < aim <= last and (aim not in way or way[aim][0] > way[i][0] + 1):
-                way[aim] = (way[i][0] + 1, i)
+        for seen in range(EXPONENTIALS + 1):
+            if (i, seen) not in way:
+                continue
+            length = way[i, seen][0] + 1
+            now = min(seen + (item.mnemonic == "MUFU.EX2"), EXPONENTIALS)
+            for aim in aims:
+                if i < aim <= last and ((aim, now) not in way or way[aim, now][0] > length):
+                    way[aim, now] = (length, (i, seen))
     counts: Counter[str] = Counter()
-    at = last
-    while at >= 0:
-        counts[pipe_of(instructions[at].mnemonic)] += 1
+    at = (last, EXPONENTIALS)
+    while at[0] >= 0:
+        counts[pipe_of(instructions[at[0]].mnemonic)] += 1
         at = way[at][1]
     return counts
 

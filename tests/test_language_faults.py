@@ -71,6 +71,12 @@ PROBLEMS = {
         heads=1,
         magnitude=4.0,
     ),
+    "cap, fp16": Problem(
+        name="cap_of_fp16",
+        spec=AttentionSpec(head_dim=64, causal=True, soft_cap=30.0, dtype="fp16"),
+        heads=1,
+        magnitude=4.0,
+    ),
     "many": Problem(
         name="many",
         spec=AttentionSpec(head_dim=64, varlen=True),
@@ -226,28 +232,46 @@ FAULTS = (
         ),
     ),
     wrong(
-        "cap",
+        "cap, fp16",
         "not_computed_again",
         "FINITE_LIMIT))) { issue_qk(smem, steps, q_rows, s); wgmma_wait<0>();",
         "FINITE_LIMIT))) {",
     ),
     wrong(
-        "cap",
+        "cap, fp16",
         "sum_left_out_at_the_cap",
         "shrink(s, o, reference, sum, step_sum); } add_up(sum, step_sum);",
         "shrink(s, o, reference, sum, step_sum); }",
     ),
     wrong(
-        "cap",
+        "cap, fp16",
         "mask_left_out_beside_the_cap",
         "0x7fffffff); if (masked) {",
         "0x7fffffff); if (false) {",
     ),
     wrong(
-        "cap",
+        "cap, fp16",
         "scores_near_the_cap_not_noticed",
         "largest * inner * inner <= CAP_LIMIT * CAP_LIMIT",
         "largest * inner * inner <= 100.0f",
+    ),
+    wrong(
+        "cap",
+        "not_computed_again_under_one_reference",
+        "near = true; wgmma_wait<0>(); issue_qk(smem, steps, q_rows, s); wgmma_wait<0>();",
+        "near = true;",
+    ),
+    wrong(
+        "cap",
+        "scores_near_the_cap_not_noticed_under_one_reference",
+        "return !(least >= cap.least);",
+        "return false;",
+    ),
+    wrong(
+        "cap",
+        "no_tangent_near_the_cap",
+        "if (exact) { modify_scores(s, params, tile, m_thread, n_tile * TILE_N, 0x7fffffff);",
+        "if (exact) {",
     ),
     PlantedIn(
         problem="packed",

@@ -1,4 +1,4 @@
-"""Soft caps on sm90: the polynomial, the loop of the tangent, the ways from one to the other."""
+"""Soft caps on sm90: the polynomial, the tangent, the ways from one to the other, one reference."""
 
 from __future__ import annotations
 
@@ -52,11 +52,24 @@ class Loud(Problem):
         return q, k, v
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Poles(Problem):
+    """All scores of a row are 512, or all -512."""
+
+    def values(self) -> tuple[npt.NDArray, npt.NDArray, npt.NDArray]:
+        """Return q, k and v as (b, h, s, d) arrays."""
+        q, k, v = super().values()
+        q[:], k[:] = 8.0, 8.0
+        q[:, :, ::3] = -8.0
+        return q, k, v
+
+
 KERNELS: dict[str, tuple[dict[str, Any], Schedule | None]] = {
     "full": ({"head_dim": 64}, None),
     "causal": ({"head_dim": 64, "causal": True}, None),
     "window": ({"head_dim": 64, "causal": True, "window_left": 300}, None),
     "causal 128": ({"head_dim": 128, "causal": True}, None),
+    "causal fp16": ({"head_dim": 64, "causal": True, "dtype": "fp16"}, None),
     "three warpgroups": ({"head_dim": 128, "causal": True}, THREE),
 }
 
@@ -70,6 +83,23 @@ def test_scores_come_near_the_cap(name: str, loud: tuple[int, int]) -> None:
     spec = AttentionSpec(soft_cap=30.0, **fields)
     problem = Loud(name=name, spec=spec, heads=1, batch=1, rows=400, keys=420, loud=loud)
     check(problem, schedule)
+
+
+def test_all_scores_of_a_row_lie_at_one_end() -> None:
+    """At the cap or at its negative: one reference serves rows a factor 2^144 apart."""
+    spec = AttentionSpec(soft_cap=50.0, causal=True, head_dim=64)
+    check(Poles(name="poles", spec=spec, heads=1, batch=1, rows=200, keys=300), None)
+
+
+@pytest.mark.parametrize("sink", [-200.0, -30.0, 80.0, -np.inf])
+@pytest.mark.parametrize("head_dim", [64, 128])
+def test_sinks_beside_one_reference(sink: float, head_dim: int) -> None:
+    """However far from the reference it lies, also under rows that see no key."""
+    spec = AttentionSpec(soft_cap=50.0, causal=True, head_dim=head_dim, sink=True)
+    problem = Problem(
+        name="low sink", spec=spec, heads=1, batch=1, rows=200, keys=90, sinks=(sink,)
+    )
+    check(problem, None)
 
 
 @pytest.mark.parametrize("name", ["causal", "window"])
@@ -91,7 +121,8 @@ def check(problem: Problem, schedule: Schedule | None) -> None:
     The polynomial errs by up to 1.31e-4 of a score, and so of LSE.
     """
     plan = plan_of(problem.spec, "sm90", schedule)
-    assert plan.near_cap_loop
+    close = problem.spec.dtype == "bf16" and (problem.spec.soft_cap or 0.0) < 55
+    assert (plan.cap.has_one_reference, plan.cap.has_near_loop) == (close, not close)
     result = emulate(
         plan,
         problem.tensors(),

@@ -112,7 +112,9 @@ def _available(plan: Plan) -> tuple[Definition, ...]:
     )
     has_order = any(region.name == "SMEM_ORDER" for region in plan.shared)
     reads_cache = plan.split is not None or plan.paged or plan.small.is_used
-    reads_cache = reads_cache or plan.schedule.split_keys or plan.spare_registers
+    reads_cache = (
+        reads_cache or plan.schedule.split_keys or plan.spare_registers or plan.cap.repairs_alone
+    )
     parts = (
         "",
         *(("_cache",) if reads_cache or has_order or plan.labels or plan.posts_tiles else ()),

@@ -39,7 +39,7 @@ from fmhagen.lowering.warp_specialised_posts import (
 )
 from fmhagen.lowering.warp_specialised_scores import (
     cap_constants,
-    has_near_cap_loop,
+    cap_steps,
     joins_rows,
     score_unit,
 )
@@ -57,6 +57,7 @@ from fmhagen.plan.attention import (
     SharedRegion,
     pack_params,
 )
+from fmhagen.plan.cap_steps import CapSteps
 from fmhagen.plan.grid import GridFormula
 from fmhagen.plan.language import Language
 from fmhagen.plan.small_cache import small_cache_of
@@ -123,6 +124,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
     joined = joins_rows(spec, schedule, language, small)
     language = dataclasses.replace(language, joins_rows=joined)
     factor, text = score_unit(language, small)
+    cap = cap_steps(spec, schedule, language, small)
     element = {"bf16": "bf16", "fp16": "f16"}[spec.dtype]
     params, params_bytes = pack_params(
         param_fields(spec, schedule, language, offset_mask=offset_mask)
@@ -135,7 +137,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         symbol=symbol,
         filename=symbol + target.file_suffix,
         threads=(schedule.consumers + 1) * GROUP_THREADS,
-        constants=_constants(spec, schedule, language, shared, target),
+        constants=_constants(spec, schedule, language, shared, target, cap),
         params=params,
         params_bytes=params_bytes,
         tensor_maps=tensor_maps(spec, schedule),
@@ -196,7 +198,7 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         modifies_first=language.score is not None
         and language.line is None
         and language.cap is None,
-        near_cap_loop=has_near_cap_loop(schedule, language),
+        cap=cap,
         score_factor=factor,
         score_text=text,
         rescale_on_overflow=schedule.rescale == Rescale.ON_OVERFLOW,
@@ -232,10 +234,12 @@ def _constants(
     language: Language,
     shared: tuple[SharedRegion, ...],
     target: Target,
+    cap: CapSteps,
 ) -> tuple[Constant, ...]:
     def number(name: str, value: int, comment: str, *, joins: bool = False) -> Constant:
         return Constant(ctype="u32", name=name, value=value, comment=comment, joins=joins)
 
+    overflows = schedule.rescale == Rescale.ON_OVERFLOW and not cap.has_one_reference
     tile_m, tile_n, d, dv = schedule.tile_m, schedule.tile_n, spec.d, spec.dv
     q_rows = GROUP_ROWS if schedule.split_q else tile_m
     return (
@@ -280,7 +284,7 @@ def _constants(
             )
             for r in shared
         ),
-        *((SUM_LIMIT, FINITE_LIMIT) if schedule.rescale == Rescale.ON_OVERFLOW else ()),
+        *((SUM_LIMIT, FINITE_LIMIT) if overflows else ()),
         *(
             order_constants(spec, shared, target.l2_bytes // 2)
             if spec.varlen or spec.kv_cache
@@ -289,7 +293,7 @@ def _constants(
         *(cache_constants(spec, schedule, language) if spec.kv_cache else ()),
         *post_constants(shared, schedule.q_stages, language),
         *(tile_order_constants(shared) if any(r.name == "SMEM_TURNS" for r in shared) else ()),
-        *(cap_constants(language.cap) if language.cap is not None else ()),
+        *(cap_constants(language.cap, cap) if language.cap is not None else ()),
         *((LOG2E,) if spec.sink or language.score is not None else ()),
         LN2,
     )

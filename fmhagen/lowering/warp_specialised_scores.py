@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from math import e, floor, log2
+
 from fmhagen.expr.cap import Cap
-from fmhagen.lowering.warp_specialised_masks import has_spare_registers
+from fmhagen.lowering.warp_specialised_masks import has_spare_registers, is_wide
 from fmhagen.plan.attention import Constant
+from fmhagen.plan.cap_steps import NO_CAP_STEPS, CapSteps
 from fmhagen.plan.language import Language
 from fmhagen.plan.small_cache import SmallCache
 from fmhagen.schedule import Rescale, Schedule
@@ -16,10 +19,24 @@ LIMIT = 0.3
 COEFFICIENTS = (0.99987025, -0.32171637)
 """x * (c0 + c1 x^2), the least largest relative error within the limit: 1.3e-4."""
 
+LARGEST_P_LOG2 = 40.0
+"""P of bf16 under a soft cap is at most 2 to this, whatever the scores; O and l have room above."""
 
-def cap_constants(cap: Cap) -> tuple[Constant, ...]:
+LEAST_P_LOG2 = -120.0
+"""And that of the least score above 2 to this: floats end at 2^-126."""
+
+
+def cap_constants(cap: Cap, steps: CapSteps) -> tuple[Constant, ...]:
     """Return the constants of a soft cap."""
+    # NOTE: P at the cap is a power of two, so that where all scores lie there none is rounded.
+    largest = _largest_log2(cap)
+    reference = largest - min(LARGEST_P_LOG2, floor(largest))
     numbers = (
+        *(
+            (("REFERENCE", reference, "of every row, in units of log2"),)
+            if steps.has_one_reference
+            else ()
+        ),
         ("CAP", cap.outer, "factor of the hyperbolic tangent"),
         ("CAP_INNER", cap.inner, "factor of the score in it"),
         ("CAP_LIMIT", LIMIT, "up to here tanh(x) is x * (CAP_1 + CAP_3 x^2)"),
@@ -32,13 +49,25 @@ def cap_constants(cap: Cap) -> tuple[Constant, ...]:
     )
 
 
-def has_near_cap_loop(schedule: Schedule, language: Language) -> bool:
-    """Say if key tiles with scores near a soft cap go through a loop of their own."""
-    return (
-        language.cap is not None
-        and schedule.rescale == Rescale.ON_OVERFLOW
-        and schedule.p_buffers == 1
-    )
+def cap_steps(
+    spec: AttentionSpec, schedule: Schedule, language: Language, small: SmallCache
+) -> CapSteps:
+    """Decide how steps put a soft cap on scores.
+
+    One reference is not for fp16, whose P ends at 65504, nor for a cap above 55.
+    """
+    cap = language.cap
+    if cap is None or schedule.rescale != Rescale.ON_OVERFLOW or schedule.p_buffers == 2:
+        return NO_CAP_STEPS
+    is_low = LARGEST_P_LOG2 - 2 * _largest_log2(cap) >= LEAST_P_LOG2
+    if is_low and spec.dtype == "bf16" and not small.is_used:
+        return CapSteps(has_one_reference=True, repairs_alone=is_wide(spec))
+    return CapSteps(has_near_loop=True)
+
+
+def _largest_log2(cap: Cap) -> float:
+    """Return the largest score under a cap, in units of log2."""
+    return abs(cap.outer) * log2(e)
 
 
 def joins_rows(

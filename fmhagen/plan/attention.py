@@ -10,6 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
+from fmhagen.plan.cap_steps import NO_CAP_STEPS, CapSteps
 from fmhagen.plan.grid import GridFormula
 from fmhagen.plan.language import Language
 from fmhagen.plan.params import Constant as Constant
@@ -62,7 +63,7 @@ class Plan:
         sink, max_logit: a logit without a value is in the denominator; a head's largest is kept.
         varlen: sequences are packed, of keys too but in a cache; a tile is of one of them.
         cached, paged: K and V are copied from a cache; it has pages; `split` says it of split_kv.
-        small: what the 8-bit numbers of a cache are.
+        small, cap: what a cache's 8-bit numbers are; how steps put a soft cap on scores.
         gathers: lanes copy its rows; else the copy engine, pieces of pages.
         packs_heads: heads of a group share tiles; see `Schedule.pack_heads`.
         ordered: blocks order sequences of different lengths before they deal them out.
@@ -89,7 +90,6 @@ class Plan:
         pairs: of packed sequences: a tile from the end is dealt with one from the beginning.
         masked_on_growth: a partly visible step moves the reference only where a row outgrew it.
         modifies_first: the score function is put on all scores of a step before its softmax.
-        near_cap_loop: one loop for key tiles with scores near a soft cap; see steps_near_cap.j2.
         score_factor, score_text: what brings a score to units of log2; it in them, in comments.
     """
 
@@ -154,7 +154,7 @@ class Plan:
     pairs: bool = False
     masked_on_growth: bool = False
     modifies_first: bool = False
-    near_cap_loop: bool = False
+    cap: CapSteps = NO_CAP_STEPS
     score_factor: str = "params.scale_log2"
     score_text: str = "scale_log2 * S"
     score_pair: ScorePair | None = None

@@ -71,6 +71,14 @@ FMHAGEN_DEVICE void warp_sync() { __syncwarp(); }
 // Lane 0's, known uniform.
 FMHAGEN_DEVICE u32 warp_uniform(u32 value) { return __shfl_sync(0xffffffffu, value, 0); }
 
+// The same of a number that all lanes hold.
+// NOTE: a reduction leaves it in a uniform register, from which an instruction reads no lane's register (9.7.13.9).
+FMHAGEN_DEVICE f32 warp_uniform_f32(f32 value) {
+  u32 bits;
+  asm("redux.sync.or.b32 %0, %1, 0xffffffff;" : "=r"(bits) : "r"(__float_as_uint(value)));
+  return __uint_as_float(bits);
+}
+
 // Value of the lane whose index differs in the bits of `lane_mask`.
 template <typename T>
 FMHAGEN_DEVICE T shuffle_xor(T value, u32 lane_mask) { return __shfl_xor_sync(0xffffffffu, value, lane_mask); }
@@ -229,6 +237,13 @@ FMHAGEN_DEVICE f32 tanh_approx(f32 x) { asm("tanh.approx.f32 %0, %0;" : "+f"(x))
 FMHAGEN_DEVICE f32 largest_of_positive(f32 a, f32 b, f32 c) {
   const u32 larger = max(__float_as_uint(a), __float_as_uint(b));
   return __uint_as_float(max(larger, __float_as_uint(c)));
+}
+
+// The least of three numbers; if some are negative, one of these.
+// NOTE: bits of one instruction (VIMNMX3), which has no form for floats.
+FMHAGEN_DEVICE f32 least_of_ordered(f32 a, f32 b, f32 c) {
+  const i32 less = min(__float_as_int(a), __float_as_int(b));
+  return __int_as_float(min(less, __float_as_int(c)));
 }
 
 // Positive infinity.

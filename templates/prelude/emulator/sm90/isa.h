@@ -91,6 +91,14 @@ FMHAGEN_MODEL u32 warp_uniform(u32 value) {
   return emulator::warp_exchange("warp_uniform", 0, value)[0];
 }
 
+FMHAGEN_MODEL f32 warp_uniform_f32(f32 value) {
+  emulator::check_register("warp_uniform_f32", value);
+  const u32* values = emulator::warp_exchange("warp_uniform_f32", 0, emulator::bits_of(value));
+  u32 bits = 0;
+  for (u32 lane = 0; lane < emulator::LANES; ++lane) { bits |= values[lane]; }
+  return emulator::float_of(bits);
+}
+
 FMHAGEN_MODEL f32 shuffle_xor(f32 value, u32 lane_mask) {
   FMHAGEN_COUNT("shfl");
   emulator::check_register("shuffle_xor", value);

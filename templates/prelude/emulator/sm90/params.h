@@ -26,6 +26,17 @@ FMHAGEN_MODEL f32 largest_of_positive(f32 a, f32 b, f32 c) {
   return emulator::float_of(largest);
 }
 
+FMHAGEN_MODEL f32 least_of_ordered(f32 a, f32 b, f32 c) {
+  i32 least = 0x7fffffff;
+  const f32 values[] = {a, b, c};
+  for (f32 x : values) {
+    emulator::check_register("least_of_ordered", x);
+    i32 bits = static_cast<i32>(emulator::bits_of(x));
+    least = bits < least ? bits : least;
+  }
+  return emulator::float_of(static_cast<u32>(least));
+}
+
 FMHAGEN_MODEL f32 floor_f32(f32 x) {
   emulator::check_register("floor_f32", x);
   return floorf(x);
