@@ -315,3 +315,30 @@ def test_specs_take_functions_texts_and_mods() -> None:
 def test_parameters_without_a_meaning_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidSpecError):
         Parameter(**fields)
+
+
+def test_masks_and_score_functions_join_plain_functions() -> None:
+    near = lambda b, h, q, k: q - k < 9  # noqa: E731
+    causal = fmhagen.masks.causal()
+    assert causal & near == near & causal == MaskMod(lambda b, h, q, k: (k <= q) & (q - k < 9))
+    assert near | causal == causal | "q_idx - kv_idx < 9"
+    doubled = ScoreMod("score * 2.0").then(lambda s, b, h, q, k: s + k)
+    assert doubled == ScoreMod("score * 2.0 + f32(kv_idx)")
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "message"),
+    [
+        (MaskMod, 5, "mask_mod='int': must be a function of (b, h, q_idx, kv_idx), a text, or a"),
+        (MaskMod, ScoreMod("score"), "mask_mod='ScoreMod': .*; give this one as score_mod"),
+        (ScoreMod, MaskMod("kv_idx < 5"), "score_mod='MaskMod': .*; give this one as mask_mod"),
+        (MaskMod, TABLE, "mask_mod='ndarray': .*; make one of a tensor by fmhagen.masks.dense"),
+        (ScoreMod, TABLE, "make one of a tensor by fmhagen.scores.additive"),
+        (MaskMod, types.SimpleNamespace(kv_indices=0), "of a BlockMask give its mask_mod here"),
+    ],
+)
+def test_what_is_no_function_is_refused_with_what_works(
+    kind: type, given: object, message: str
+) -> None:
+    with pytest.raises(InvalidSpecError, match=message.replace("(", r"\(").replace(")", r"\)")):
+        kind(given)

@@ -62,6 +62,7 @@ class Mod:
         else:
             from fmhagen.expr.capture import trace
 
+            _check_function(function, type(self))
             leaves = {name: build.leaf(name) for name in self.ARGUMENTS}
             traits = {"non_decreasing": frozenset(non_decreasing), "finite": frozenset(finite)}
             node, found = trace(function, leaves, self.RESULT, traits)
@@ -125,6 +126,28 @@ def _remade(kind: type[Mod], text: str, bound: Mapping[str, Any]) -> Mod:
     return kind(text, bound=bound)
 
 
+def _check_function(value: Any, kind: type[Mod]) -> None:
+    """Refuse what is no function, and a function of the other kind.
+
+    Raises:
+        InvalidSpecError: says what works.
+    """
+    field = "mask_mod" if kind.RESULT == Type.BOOL else "score_mod"
+    limit = f"must be a function of ({', '.join(kind.ARGUMENTS)}), a text, or a {kind.__name__}"
+    if isinstance(value, Mod) and not isinstance(value, kind):
+        other = "score_mod" if field == "mask_mod" else "mask_mod"
+        raise InvalidSpecError(field, type(value).__name__, limit, f"give this one as {other}")
+    if callable(value) and not hasattr(value, "kv_indices"):
+        return
+    hint = None
+    if hasattr(value, "kv_indices"):
+        hint = "of a BlockMask give its mask_mod here, or itself to flex_attention"
+    elif hasattr(value, "shape"):
+        maker = "masks.dense" if field == "mask_mod" else "scores.additive"
+        hint = f"make one of a tensor by fmhagen.{maker}"
+    raise InvalidSpecError(field, type(value).__name__, limit, hint)
+
+
 def merge_bound(bound: dict[str, Any], more: Mapping[str, Any]) -> None:
     """Add tensors by name.
 
@@ -140,18 +163,22 @@ def merge_bound(bound: dict[str, Any], more: Mapping[str, Any]) -> None:
 class MaskMod(Mod):
     """Which keys a query sees: a function of (b, h, q_idx, kv_idx) that gives a bool.
 
-    `a & b`, `a | b` and `~a` are masks again.
+    `a & b`, `a | b` and `~a` are masks again; b may be a plain function.
     """
 
     __slots__ = ()
 
-    def __and__(self, other: MaskMod) -> MaskMod:
+    def __and__(self, other: MaskMod | Callable[..., Any]) -> MaskMod:
         """What both show."""
         return both(self, other)
 
-    def __or__(self, other: MaskMod) -> MaskMod:
+    __rand__ = __and__
+
+    def __or__(self, other: MaskMod | Callable[..., Any]) -> MaskMod:
         """What either shows."""
         return either(self, other)
+
+    __ror__ = __or__
 
     def __invert__(self) -> MaskMod:
         """What it hides."""
@@ -166,8 +193,8 @@ class ScoreMod(Mod):
     ARGUMENTS: ClassVar[tuple[str, ...]] = ("score", *POSITIONS)
     RESULT: ClassVar[Type] = Type.F32
 
-    def then(self, other: ScoreMod) -> ScoreMod:
-        """This function first, and the other one on what it gives."""
+    def then(self, other: ScoreMod | Callable[..., Any]) -> ScoreMod:
+        """This function first, and the other one, also a plain one, on what it gives."""
         return chained(self, other)
 
 
@@ -195,13 +222,15 @@ def applied(mod: Mod, *arguments: Any) -> Any:
     return Traced(substitute(mod.node, values), scope)
 
 
-def both(a: MaskMod, b: MaskMod) -> MaskMod:
+def both(a: MaskMod, b: MaskMod | Callable[..., Any]) -> MaskMod:
     """Return `a & b`."""
+    b = b if isinstance(b, MaskMod) else MaskMod(b)
     return _joined(build.and_(a.node, b.node), a, b)
 
 
-def either(a: MaskMod, b: MaskMod) -> MaskMod:
+def either(a: MaskMod, b: MaskMod | Callable[..., Any]) -> MaskMod:
     """Return `a | b`."""
+    b = b if isinstance(b, MaskMod) else MaskMod(b)
     return _joined(build.or_(a.node, b.node), a, b)
 
 
@@ -210,9 +239,11 @@ def complement(a: MaskMod) -> MaskMod:
     return _joined(build.not_(a.node), a)
 
 
-def chained(first: ScoreMod, second: ScoreMod) -> ScoreMod:
+def chained(first: ScoreMod, second: ScoreMod | Callable[..., Any]) -> ScoreMod:
     """Return `first.then(second)`."""
     from fmhagen.expr.substitution import substitute
+
+    second = second if isinstance(second, ScoreMod) else ScoreMod(second)
 
     score = {build.leaf("score"): first.node}
     return _joined(substitute(second.node, score), first, second)

@@ -38,9 +38,13 @@ class GraphMod:
         """What both show."""
         return _both(self, other)
 
+    __rand__ = __and__
+
     def __or__(self, other: Function) -> GraphMod:
         """What either shows."""
         return _either(self, other)
+
+    __ror__ = __or__
 
     def __invert__(self) -> GraphMod:
         """What it hides."""
