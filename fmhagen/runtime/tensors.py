@@ -226,12 +226,9 @@ def _view_torch(name: str, tensor: Any) -> TensorView:
         import torch
 
         if torch.is_grad_enabled():
-            raise TensorError(
-                name,
-                "requires_grad=True",
-                "the backward pass is not generated yet",
-                "call under torch.no_grad(), or pass a detached tensor",
-            )
+            hint = "call under torch.no_grad(), or pass a detached tensor"
+            limit = "the backward pass is not generated yet"
+            raise TensorError(name, "requires_grad=True", limit, hint)
     try:
         address = tensor.data_ptr()
     except RuntimeError as error:  # of torch.vmap, of a graph that is traced
