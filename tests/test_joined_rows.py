@@ -176,3 +176,24 @@ def test_a_schedule_that_takes_maxima_does_not_join() -> None:
         default_schedule(CAUSAL, find_target("sm90")), rescale=Rescale.ON_GROWTH
     )
     assert not plan_of(CAUSAL, "sm90", schedule).language.joined
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("spec", [CAUSAL, FULL], ids=["causal", "full"])
+def test_rows_that_share_a_reference_are_right_on_a_gpu(spec: AttentionSpec) -> None:
+    import torch
+
+    from fmhagen.api import compile_kernel
+
+    kernel = compile_kernel(spec, device="cuda")
+    for name, rivals in RIVALS.items():
+        tensors, scale = rivals.tensors(), UNIT_SCALE * rivals.scale
+        slopes = np.array([rivals.slope], np.float32)
+        q, k, v = (
+            torch.from_numpy(x.view(np.int16)).view(torch.bfloat16).to("cuda") for x in tensors
+        )
+        given = torch.from_numpy(slopes).to("cuda")
+        o, lse = kernel(q, k, v, scale=scale, alibi_slopes=given, return_lse=True)
+        torch.cuda.synchronize()
+        found = compare(o, lse, *reference(spec, *tensors, scale=scale, alibi_slopes=slopes))
+        assert found.within(tolerance_of("bf16")), f"{name}\n{found}"
