@@ -54,14 +54,14 @@ class Loud(Problem):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Poles(Problem):
-    """All scores of a row are 512, or all -512."""
+    """All scores of a row are 512, or all -512; values are small."""
 
     def values(self) -> tuple[npt.NDArray, npt.NDArray, npt.NDArray]:
         """Return q, k and v as (b, h, s, d) arrays."""
         q, k, v = super().values()
         q[:], k[:] = 8.0, 8.0
         q[:, :, ::3] = -8.0
-        return q, k, v
+        return q, k, v * v.dtype.type(2.0**-30)
 
 
 KERNELS: dict[str, tuple[dict[str, Any], Schedule | None]] = {
@@ -121,7 +121,7 @@ def check(problem: Problem, schedule: Schedule | None) -> None:
     The polynomial errs by up to 1.31e-4 of a score, and so of LSE.
     """
     plan = plan_of(problem.spec, "sm90", schedule)
-    close = problem.spec.dtype == "bf16" and (problem.spec.soft_cap or 0.0) < 55
+    close = problem.spec.dtype == "bf16" and (problem.spec.soft_cap or 0.0) <= 50
     assert (plan.cap.has_one_reference, plan.cap.has_near_loop) == (close, not close)
     result = emulate(
         plan,

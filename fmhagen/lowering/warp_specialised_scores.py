@@ -19,11 +19,11 @@ LIMIT = 0.3
 COEFFICIENTS = (0.99987025, -0.32171637)
 """x * (c0 + c1 x^2), the least largest relative error within the limit: 1.3e-4."""
 
-LARGEST_P_LOG2 = 40.0
+LARGEST_P_LOG2 = 56.0
 """P of bf16 under a soft cap is at most 2 to this, whatever the scores; O and l have room above."""
 
-LEAST_P_LOG2 = -120.0
-"""And that of the least score above 2 to this: floats end at 2^-126."""
+LEAST_P_LOG2 = -90.0
+"""And at least 2 to this, so that its products with small values are no denormal numbers."""
 
 
 def cap_constants(cap: Cap, steps: CapSteps) -> tuple[Constant, ...]:
@@ -54,7 +54,7 @@ def cap_steps(
 ) -> CapSteps:
     """Decide how steps put a soft cap on scores.
 
-    One reference is not for fp16, whose P ends at 65504, nor for a cap above 55.
+    One reference is not for fp16, whose P ends at 65504, nor for a cap above 50.
     """
     cap = language.cap
     if cap is None or schedule.rescale != Rescale.ON_OVERFLOW or schedule.p_buffers == 2:
