@@ -59,6 +59,7 @@ PROBLEMS = {
     "tensors": Problem(
         name="tensors",
         spec=AttentionSpec(causal=True, mask_mod=documents(EDGES)),
+        batch=1,
         rows=420,
         keys=420,
     ),
@@ -198,7 +199,10 @@ FAULTS = (
         problem="tensors",
         fault=Fault(
             name="rounds_used_before_they_are_dealt",
-            edits=drop("if (index >= dealt) { mbarrier_wait(walk.smem + DEALT, 0); }"),
+            edits=drop(
+                "if (index >= dealt) {"
+                " mbarrier_wait(walk.smem + DEALT + (index - dealt) * BARRIER_BYTES, 0); }"
+            ),
             kinds=UNORDERED,
             words=("SMEM_TURNS",),
         ),

@@ -59,7 +59,7 @@ def add_tile_order(
             "what each block has got, before a round and after [2]",
         ),
         ("SMEM_TURNS", DEALT_ROUNDS * NUMBER_BYTES, "this block's turns in the last rounds"),
-        ("DEALT", BARRIER_BYTES, "these are there (1)"),
+        ("DEALT", DEALT_ROUNDS * BARRIER_BYTES, "and that they are there (1)"),
     )
     added = []
     for name, size, comment in rows:
@@ -86,4 +86,5 @@ def tile_order_constants(regions: tuple[SharedRegion, ...]) -> tuple[Constant, .
 
 
 def _bytes_of(places: int) -> int:
-    return (places + 2 * MOST_BLOCKS + DEALT_ROUNDS) * NUMBER_BYTES + BARRIER_BYTES
+    words = places + 2 * MOST_BLOCKS + DEALT_ROUNDS
+    return words * NUMBER_BYTES + DEALT_ROUNDS * BARRIER_BYTES
