@@ -35,6 +35,7 @@ class Rivals:
     Attributes:
         log2: of a key, by the turn of its tile.
         upper, lower: what a row's scores are multiplied by.
+        first: the same of a warp's first row, which makes the warp compute S again; None is upper.
         slope: of ALiBi.
         is_smooth: the scores of an upper row's keys of one tile are equal, so that none is rounded.
         scale: softmax scale of the call, as a multiple of that which makes scores exponents.
@@ -43,6 +44,7 @@ class Rivals:
     log2: Callable[[npt.NDArray], npt.NDArray]
     upper: float = 1.0
     lower: float = 0.0
+    first: float | None = None
     slope: float = 2.0**-6
     is_smooth: bool = False
     scale: float = 1.0
@@ -51,10 +53,9 @@ class Rivals:
         """Return q, k and v as (1, s, 1, d) arrays."""
         setting = Setting(spec=FULL, tile_n=128, from_right=True, rows=ROWS, keys=KEYS)
         is_upper = np.arange(ROWS) // 8 % 2 == 0
-        q, k = setting.planted(
-            self.log2(setting.visited.astype(np.float64)),
-            np.where(is_upper, self.upper, self.lower),
-        )
+        rows = np.where(is_upper, self.upper, self.lower)
+        rows[::16] = self.upper if self.first is None else self.first
+        q, k = setting.planted(self.log2(setting.visited.astype(np.float64)), rows)
         q[is_upper, 2:] *= not self.is_smooth
         v = np.random.default_rng(7).standard_normal((KEYS, 128))
         q, k, v = (x[None, :, None].astype(NUMPY_DTYPES["bf16"]) for x in (q, k, v))
@@ -66,6 +67,10 @@ RIVALS = {
     "apart_at_once": Rivals(log2=lambda t: 150.0 + 0 * t),
     "the_lower_one_larger": Rivals(log2=lambda t: 150.0 + 0 * t, upper=0.0, lower=1.0),
     "apart_by_and_by": Rivals(log2=lambda t: 40.0 * t),
+    "apart_with_every_repair": Rivals(log2=lambda t: 40.0 * t, first=5.0),
+    "catching_up": Rivals(
+        log2=lambda t: np.select([t == 1, t == 2], [-150.0, 150.0]), upper=-1.0, lower=0.6
+    ),
     "apart_in_a_step": Rivals(log2=lambda t: 200.0 * t),
     "by_turns": Rivals(log2=lambda t: np.where(t % 2 == 1, 300.0, -300.0) * t, lower=-1.0),
     "joined_again": Rivals(log2=lambda t: np.where(t >= 3, -200.0, 90.0), lower=-1.0),
@@ -117,7 +122,7 @@ FAULTS = {
     "shift_left_out": ("apart_at_once", drop("s[i] += shift; s[i + 1] += shift")),
     "shifted_however_far": ("too_far_to_shift", swap("apart < 1024.0f", "apart < 1e30f")),
     "former_keys_count_in_full": (
-        "apart_by_and_by",
+        "apart_with_every_repair",
         swap("reference[i] + log2_approx(magnitude[i])", "reference[i]"),
     ),
     "what_was_left_out_is_lost": (

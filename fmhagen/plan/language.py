@@ -146,7 +146,7 @@ class Language:
 
     @property
     def joined(self) -> str:
-        """The end of the names of functions that move references of joined rows, or nothing."""
+        """The end of the name of the function that moves references of joined rows, or nothing."""
         return "_joined" if self.joins_rows else ""
 
     @property

@@ -211,33 +211,17 @@ FMHAGEN_DEVICE void join(Rows& reference, const Rows& magnitude) {
   reference[1] = is_near ? larger : reference[1];
 }
 
-// As `move_reference`, and joins the two.
-FMHAGEN_DEVICE void move_joined(const Rows& least, Rows& reference, Output& o, Rows& sum, Rows& alpha) {
-  Rows moved, magnitude = {sum[0], sum[1]};
+// As `rescale`, of rows whose references are joined. What each has had is told by its largest score here, and by l.
+FMHAGEN_DEVICE void rescale_joined(const Scores& s, Output& o, Rows& reference, Rows& sum, f32 scale_log2) {
+  Rows moved, alpha, magnitude = {sum[0], sum[1]};
+  row_maximum(moved, s, scale_log2);
   reduce_sum(magnitude);
   FMHAGEN_UNROLL for (u32 i = 0; i < 2; ++i) {
-    magnitude[i] = maximum(least[i], reference[i] + log2_approx(magnitude[i]));
-    moved[i] = maximum(least[i], reference[i]);
+    magnitude[i] = maximum(moved[i], reference[i] + log2_approx(magnitude[i]));
+    moved[i] = maximum(moved[i], reference[i]);
   }
   join(moved, magnitude);
   move_reference(moved, reference, o, sum, alpha);
-}
-
-// As `rescale`, of rows whose references are joined.
-FMHAGEN_DEVICE void rescale_joined(const Scores& s, Output& o, Rows& reference, Rows& sum, f32 scale_log2) {
-  Rows largest, alpha;
-  row_maximum(largest, s, scale_log2);
-  move_joined(largest, reference, o, sum, alpha);
-}
-
-// As `shrink`, of rows whose references are joined.
-FMHAGEN_DEVICE void shrink_joined(Scores& s, Output& o, Rows& reference, Rows& sum, Rows& step_sum) {
-  Rows alpha, moved = {step_sum[0], step_sum[1]};
-  reduce_sum(moved);
-  FMHAGEN_UNROLL for (u32 i = 0; i < 2; ++i) { moved[i] = reference[i] + log2_approx(moved[i]); }
-  move_joined(moved, reference, o, sum, alpha);
-  FMHAGEN_UNROLL for (u32 i = 0; i < 2; ++i) { step_sum[i] *= alpha[i]; }
-  FMHAGEN_UNROLL for (u32 i = 0; i < TILE_N / 2; ++i) { s[i] *= alpha[i / 2 % 2]; }
 }
 
 // Transposes a 4 x 4 block over the four lanes that share a row: register i of lane j and j of i change places.
