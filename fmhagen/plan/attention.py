@@ -44,8 +44,7 @@ class Plan:
         shared_is_dynamic, grid: asked for at launch, not declared in the source; the grid formula.
         matrix_shapes: the warpgroup matrix instructions in use.
         element: "bf16" or "f16": suffix of the instructions in use.
-        causal, top_left: the mask's structure.
-        language: the mask and the score function as C++; see `fmhagen.lowering.language`.
+        causal, top_left, language: the mask's structure; it and the score function as C++.
         conditional_rescale, rescale_on_overflow: see `schedule.Rescale`.
         heads_in_l2_bytes: K and V that one section of heads may hold, for the tile order.
         two_p_buffers, ping_pong, skip_hidden, split_q, overlap_tiles: see `Schedule`.
