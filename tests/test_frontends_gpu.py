@@ -401,7 +401,7 @@ def test_functions_and_masks_stand_in_captured_graphs() -> None:
     from fmhagen import scores
     from fmhagen.frontends import flex
 
-    bias, ids = torch.randn(6, device="cuda"), torch.arange(128, device="cuda") // 50
+    bias, ids = torch.randn(6, device="cuda"), torch.arange(333, device="cuda") // 50
     mask = masks.causal() & masks.document(ids)
     score = scores.temperature(bias.abs())
 

@@ -33,7 +33,6 @@ from fmhagen.lowering.warp_specialised_params import param_fields
 from fmhagen.lowering.warp_specialised_posts import (
     add_posts,
     finds_tiles_for_all,
-    leaves_out_halves,
     post_constants,
     posts_all_runs,
     posts_ranges_of_rows,
@@ -48,12 +47,12 @@ from fmhagen.lowering.warp_specialised_shared import (
     BARRIER_BYTES,
     GROUP_WARPS,
     boxes_of,
-    matrix_shapes,
     shared_map,
 )
 from fmhagen.lowering.warp_specialised_varlen import add_order, order_constants
 from fmhagen.plan.attention import (
     Constant,
+    MatrixShape,
     Plan,
     SharedRegion,
     pack_params,
@@ -151,7 +150,10 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
             per_compute_unit=1 if schedule.persistent else 0,
             cluster=schedule.cluster,
         ),
-        matrix_shapes=matrix_shapes(spec, schedule, element),
+        matrix_shapes=(
+            MatrixShape(n=schedule.tile_n, dtype=element, form="ss"),
+            MatrixShape(n=spec.dv, dtype=element, form="rs_t"),
+        ),
         element=element,
         causal=spec.causal,
         top_left=spec.causal and spec.anchor == "top_left",
@@ -175,7 +177,6 @@ def lower_warp_specialised(spec: AttentionSpec, schedule: Schedule, target: Targ
         posts_tiles=posts_tiles,
         posts_runs=posts_tiles and posts_all_runs(spec, language),
         posts_ranges=posts_tiles and posts_ranges_of_rows(spec, schedule, language),
-        half_tiles=leaves_out_halves(spec, schedule, language),
         row_bits="u32" if schedule.tile_n <= 128 else "u64",
         has_place=has_place,
         varlen=spec.varlen,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from fmhagen.expr.nodes import walk
-from fmhagen.lowering.warp_specialised_masks import has_spare_registers, is_wide
+from fmhagen.lowering.warp_specialised_masks import is_wide
 from fmhagen.lowering.warp_specialised_shared import BARRIER_BYTES, WORD_BYTES
 from fmhagen.plan.attention import Constant, SharedRegion
 from fmhagen.plan.language import Language
-from fmhagen.plan.small_cache import NO_SMALL_CACHE
-from fmhagen.schedule import Rescale, Schedule
+from fmhagen.schedule import Schedule
 from fmhagen.spec import AttentionSpec
 
 POSTS_OF_Q = 2  # for each Q tile: the thread that loads V may be a tile behind
@@ -16,7 +15,6 @@ POSTED_BANDS = 4  # whose runs a post holds
 TILE_WORDS, RUN_WORDS = 3, 3  # of a post: the tile's first row, b, h; a run of key tiles
 PACKED_RUN_WORDS = 2  # of all runs: words that are read at once, behind an even number of others
 SEQUENCE_WORDS, MAP_WORDS = 4, 3  # more, of packed sequences; of a block map
-HALVED_N = 128  # key columns of a step that may be cut in two
 RUNS_OF_BAND = 4  # a run ends where a band is first or last touched, or first or last whole
 
 
@@ -41,23 +39,6 @@ def posts_ranges_of_rows(spec: AttentionSpec, schedule: Schedule, language: Lang
     reads = any(node.op == "load" for bound in bounds for node in walk(bound))
     is_two_groups = schedule.consumers == 2 and schedule.p_buffers == 1
     return reads and is_two_groups and posts_all_runs(spec, language)
-
-
-def leaves_out_halves(spec: AttentionSpec, schedule: Schedule, language: Language) -> bool:
-    """Return whether a warpgroup leaves out the half of a key tile that none of its rows sees.
-
-    So it is with windows: their tiles of work have few steps, of which a half of one is something,
-    and what a row sees takes no read of memory. Measured for other masks: nothing, or a loss.
-    """
-    fits = has_spare_registers(spec, schedule, NO_SMALL_CACHE) and schedule.tile_n == HALVED_N
-    on_overflow = schedule.rescale == Rescale.ON_OVERFLOW and schedule.overlap_tiles
-    bands = language.bounds.bands
-    is_window = language.exact and not language.right_only and len(bands) == 1
-    reads = any(
-        n.op == "load" for band in bands for end in (band.first, band.end) for n in walk(end)
-    )
-    is_window = is_window and not reads and not spec.kv_cache
-    return is_window and fits and on_overflow and language.score is None
 
 
 def add_posts(

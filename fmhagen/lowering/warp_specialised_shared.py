@@ -5,7 +5,7 @@ from __future__ import annotations
 from fmhagen.errors import ScheduleError
 from fmhagen.lowering.warp_specialised_cache import COPY_WARPS, V_LANDED
 from fmhagen.lowering.warp_specialised_maps import BOX_COLUMNS, SWIZZLE_BYTES
-from fmhagen.plan.attention import MatrixShape, SharedRegion
+from fmhagen.plan.attention import SharedRegion
 from fmhagen.schedule import Copy, Schedule, Store
 from fmhagen.spec import AttentionSpec, CacheScale
 
@@ -86,12 +86,3 @@ def is_wider(spec: AttentionSpec) -> bool:
 def boxes_of(depth: int) -> int:
     """Return how many boxes of columns hold a head's depth; the last one may be padded."""
     return -(-depth // BOX_COLUMNS)
-
-
-def matrix_shapes(spec: AttentionSpec, schedule: Schedule, element: str) -> tuple[MatrixShape, ...]:
-    """Return the instructions of S = Q K^T, of O = O + P V, and of S of half a key tile."""
-    return (
-        MatrixShape(n=schedule.tile_n, dtype=element, form="ss"),
-        MatrixShape(n=spec.dv, dtype=element, form="rs_t"),
-        MatrixShape(n=schedule.tile_n // 2, dtype=element, form="ss"),
-    )

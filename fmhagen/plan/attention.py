@@ -56,6 +56,7 @@ class Plan:
         value_keys_are_four: a thread stages V in pieces of four keys, else of eight.
         matrix, block_registers: a wave_pipelined loop's instruction; its accumulator, in a lane.
         lane_has_two_rows: its accumulators are so narrow that two of them cover a wave's queries.
+        clustered: blocks form clusters; see `Schedule.cluster`.
         sorted_tiles: blocks order the tiles of a head by how long they take, in shared memory.
         snake: tiles are dealt to the blocks of a persistent grid forwards and backwards in turn.
         sink, max_logit: a logit without a value is in the denominator; a head's largest is kept.
@@ -63,7 +64,7 @@ class Plan:
         cached, paged: K and V are copied from a cache; it has pages; `split` says it of split_kv.
         small, cap: what a cache's 8-bit numbers are; how steps put a soft cap on scores.
         gathers: lanes copy its rows; else the copy engine, pieces of pages.
-        clustered, packs_heads: blocks form clusters; heads of a group share tiles; see `Schedule`.
+        packs_heads: heads of a group share tiles; see `Schedule.pack_heads`.
         ordered: blocks order sequences of different lengths before they deal them out.
         clears_unseen: values that no row of the sequence sees are set to zero on their way to LDS.
         walks: the keys of a tile are not all those before an end: units are found one by one.
@@ -83,7 +84,6 @@ class Plan:
         spare_registers: reads what bands show to rows before S is issued; a warp repairs P alone.
         posts_tiles, posts_runs: the thread that loads Q posts tiles, and all their runs of keys.
         posts_ranges: and what bands that stand in tensors show to the rows of a tile.
-        half_tiles: a warpgroup leaves out a half of a key tile that no row of its own sees.
         row_bits: unsigned type with a bit for each of a thread's keys of one row and tile.
         has_place: a tile of work holds its place, see `fmhagen.plan.language`.
         pairs: of packed sequences: a tile from the end is dealt with one from the beginning.
@@ -148,7 +148,6 @@ class Plan:
     posts_tiles: bool = False
     posts_runs: bool = False
     posts_ranges: bool = False
-    half_tiles: bool = False
     row_bits: str = "u32"
     has_place: bool = False
     pairs: bool = False

@@ -102,8 +102,8 @@ template <u32 COUNT> FMHAGEN_DEVICE void copy(u32 (&to)[COUNT], const u32 (&from
 FMHAGEN_DEVICE void add_up(Rows& sum, const Rows& part) { sum[0] += part[0]; sum[1] += part[1]; }
 
 // Largest element of each row, over the four threads that share it, in units of log2.
-template <u32 N> FMHAGEN_DEVICE void row_maximum(Rows& largest, const f32 (&s)[N], f32 scale_log2) {
-  FMHAGEN_UNROLL for (u32 i = 0; i < N; i += 2) {
+FMHAGEN_DEVICE void row_maximum(Rows& largest, const Scores& s, f32 scale_log2) {
+  FMHAGEN_UNROLL for (u32 i = 0; i < TILE_N / 2; i += 2) {
     const f32 pair = maximum(s[i], s[i + 1]);
     largest[i / 2 % 2] = i < 4 ? pair : maximum(largest[i / 2 % 2], pair);
   }
@@ -113,8 +113,8 @@ template <u32 N> FMHAGEN_DEVICE void row_maximum(Rows& largest, const f32 (&s)[N
 
 // s = exp2(scale_log2 * s - reference), sum += this thread's part of the row sums.
 // NOTE: two at a time, since sums that wait for one another hold up the exponentials.
-template <u32 N> FMHAGEN_DEVICE void softmax(f32 (&s)[N], const Rows& reference, Rows& sum, f32 scale_log2) {
-  FMHAGEN_UNROLL for (u32 i = 0; i < N; i += 2) {
+FMHAGEN_DEVICE void softmax(Scores& s, const Rows& reference, Rows& sum, f32 scale_log2) {
+  FMHAGEN_UNROLL for (u32 i = 0; i < TILE_N / 2; i += 2) {
     s[i] = exp2_approx(fused_multiply_add(s[i], scale_log2, -reference[i / 2 % 2]));
     s[i + 1] = exp2_approx(fused_multiply_add(s[i + 1], scale_log2, -reference[i / 2 % 2]));
     sum[i / 2 % 2] += s[i] + s[i + 1];
@@ -122,7 +122,7 @@ template <u32 N> FMHAGEN_DEVICE void softmax(f32 (&s)[N], const Rows& reference,
 }
 
 // As `softmax`, where a row may have seen no key yet: -inf - (-inf) would be NaN, and its P is 0.
-template <u32 N> FMHAGEN_DEVICE void softmax_masked(f32 (&s)[N], const Rows& reference, Rows& sum, f32 scale_log2) {
+FMHAGEN_DEVICE void softmax_masked(Scores& s, const Rows& reference, Rows& sum, f32 scale_log2) {
   Rows finite;
   FMHAGEN_UNROLL for (u32 i = 0; i < 2; ++i) { finite[i] = reference[i] == -infinity() ? 0.0f : reference[i]; }
   softmax(s, finite, sum, scale_log2);
