@@ -86,19 +86,19 @@ MASKS: tuple[Variant, ...] = (
         name="Causal",
         code="causal=True",
         note="The loop of before: one bound on the right.",
-        speed="781, 756; x2.36, x2.19; x1.07, x1.11",
+        speed="750; x2.09; x1.06",
     ),
     Variant(
         name="Causal and window",
         code="causal=True, window_left=20",
-        speed="1024 keys: 574, 575; x2.21, x2.25; x1.15, x1.21",
+        speed="1024 keys: 604; x2.37; x1.24",
     ),
     Variant(name="Window to both sides", code="window_left=12, window_right=6"),
     Variant(
         name="Sink tokens and window",
         code="mask_mod=(masks.sink_tokens(5) | masks.sliding_window(20)) & masks.causal()",
         note="Where the window meets the sink tokens the two bands become one.",
-        speed="4 and 1024 keys: 483, 470; x2.10, x1.93",
+        speed="4 and 1024 keys: 469; x1.86",
     ),
     Variant(name="Prefix LM", code="mask_mod=masks.prefix_lm(prefix)"),
     Variant(name="Chunked", code="causal=True, mask_mod=masks.chunked(24)"),
@@ -107,14 +107,14 @@ MASKS: tuple[Variant, ...] = (
         code="causal=True, mask_mod=masks.documents([0, 7, 12, 40, 64])",
         note="The bounds of each position are read from two tensors that never fall, so they bound"
         " tiles, too: no block mask.",
-        speed="8 documents: 615, 589; x2.39, x2.23",
+        speed="8 documents: 591; x2.17",
     ),
     Variant(
         name="Documents by id",
         code="causal=True, mask_mod=masks.document(document_id)",
         note="Ids in any order: nothing is known of a tile without its keys, so all that causal"
         " leaves are masked.",
-        speed="8 documents: 530, 613; x1.92, x2.24",
+        speed="8 documents: 611; x2.24",
     ),
     Variant(
         name="Dilated blocks",
@@ -134,12 +134,12 @@ MASKS: tuple[Variant, ...] = (
 )
 
 SCORES: tuple[Variant, ...] = (
-    Variant(name="Soft cap", code="soft_cap=50.0", speed="608, 627; at cd9cb6f x3.34"),
+    Variant(name="Soft cap", code="soft_cap=50.0", speed="634; x3.33"),
     Variant(
         name="ALiBi",
         code="alibi=True, causal=True",
         note="The slope is read once for a tile of work.",
-        speed="725, 735; at cd9cb6f x2.27",
+        speed="736; x2.26",
     ),
     Variant(name="Relative bias", code="score_mod=scores.relative_bias(table)"),
     Variant(name="Additive bias", code="score_mod=scores.additive(bias)"),
@@ -153,10 +153,10 @@ SCORES: tuple[Variant, ...] = (
 
 
 MEASURED = (
-    "Speed: TFLOP/s over visible pairs of two runs, then as multiples of FlexAttention's Triton"
-    " kernel, then of FA3, in the same run: one H200 each, 2026-11-30, commits 3e8e7f8 and cd9cb6f,"
-    " b1 h16 s16384, head_dim 128, bf16; how, and what else was measured, says"
-    " [sm90.md](sm90.md#measured). Empty: not measured.\n"
+    "Speed: TFLOP/s over visible pairs, then as a multiple of FlexAttention's Triton kernel, then of"
+    " FA3, in the same run: one H200, 2026-11-30, commit 8c24323, b1 h16 s16384, head_dim 128, bf16;"
+    " how, and how far such figures move from run to run, says [sm90.md](sm90.md#measured). Empty:"
+    " not measured.\n"
 )
 
 
