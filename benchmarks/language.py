@@ -20,6 +20,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -52,7 +53,8 @@ class Case:
     """One kernel and what it means.
 
     Attributes:
-        name: in the table; it ends with "causal" or not.
+        name: in the table.
+        causal: no query sees a later key: it is compared with the causal plain kernel.
         fields: of its spec.
         mask: what a query sees, for float64 and FlexAttention; None: all keys.
         score: its score function, likewise.
@@ -63,6 +65,7 @@ class Case:
     """
 
     name: str
+    causal: bool
     fields: Mapping[str, Any]
     mask: Mask | None = None
     score: Score | None = None
@@ -70,10 +73,6 @@ class Case:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     mapped: bool = False
     fa3: Mapping[str, Any] | None = None
-
-    @property
-    def causal(self) -> bool:
-        return self.fields.get("causal", False) or "window" in self.name
 
 
 def causal(m: Any, n: Any) -> Any:
@@ -124,39 +123,45 @@ def cases(torch: Any, options: argparse.Namespace) -> list[Case]:
     found = [
         Case(
             name="window",
+            causal=True,
             fields={"causal": True, "window_left": window - 1},
             mask=near,
             fa3={"causal": True, "window_size": (window - 1, 0)},
         ),
-        Case(name="4 sinks and window", fields={"mask_mod": near_first}, mask=near_or_first),
+        Case(
+            name="4 sinks and window",
+            causal=True,
+            fields={"mask_mod": near_first},
+            mask=near_or_first,
+        ),
     ]
     for mask, is_causal, end in ((None, False, ", full"), (causal, True, ", causal")):
-        fields = {"causal": is_causal}
+        case, fields = partial(Case, causal=is_causal), {"causal": is_causal}
         of_documents = both(same, causal) if is_causal else same
         packed = {"lengths": documents, "fields": {**fields, "varlen": True}, "fa3": fields}
         found += [
-            Case(name="plain" + end, fields=fields, mask=mask, fa3=fields),
-            Case(
+            case(name="plain" + end, fields=fields, mask=mask, fa3=fields),
+            case(
                 name="ALiBi" + end,
                 fields={**fields, "alibi": True},
                 mask=mask,
                 score=alibi,
                 arguments=given,
             ),
-            Case(name="soft cap" + end, fields={**fields, "soft_cap": 50.0}, mask=mask, score=cap),
-            Case(
+            case(name="soft cap" + end, fields={**fields, "soft_cap": 50.0}, mask=mask, score=cap),
+            case(
                 name="documents" + end,
                 fields={**fields, "mask_mod": masks.documents(bounds)},
                 mask=of_documents,
             ),
-            Case(
+            case(
                 name="documents by id" + end,
                 fields={**fields, "mask_mod": masks.document(ids)},
                 mask=of_documents,
                 mapped=True,
             ),
-            Case(name="packed documents" + end, **packed),
-            Case(name=f"{len(unequal)} packed sequences" + end, **{**packed, "lengths": unequal}),
+            case(name="packed documents" + end, **packed),
+            case(name=f"{len(unequal)} packed sequences" + end, **{**packed, "lengths": unequal}),
         ]
     wanted = options.only.split(",") if options.only else [""]
     return [c for c in found if c.name.startswith("plain") or any(w in c.name for w in wanted)]

@@ -153,10 +153,10 @@ SCORES: tuple[Variant, ...] = (
 
 
 MEASURED = (
-    "Speed: TFLOP/s over visible pairs, then as a multiple of FlexAttention's Triton kernel, then of"
-    " FA3, in the same run: one H200, 2026-11-30, commit 8c24323, b1 h16 s16384, head_dim 128, bf16;"
-    " how, and how far such figures move from run to run, says [sm90.md](sm90.md#measured). Empty:"
-    " not measured.\n"
+    "Speed: TFLOP/s over visible pairs, then as a multiple of FlexAttention's Triton kernel, then"
+    " of FA3, in the same run: one H200, 2026-11-30, commit 8c24323, b1 h16 s16384, head_dim 128,"
+    " bf16; how, and how far such figures move from run to run, says [sm90.md](sm90.md#measured)."
+    " Empty: not measured.\n"
 )
 
 

@@ -8,7 +8,7 @@ import functools
 import numpy as np
 import pytest
 from emulated import emulate, plan_of, with_text
-from faults import UNORDERED, WRONG_RESULT, Fault, drop, swap
+from faults import UNORDERED, WRONG_RESULT, Edit, Fault, drop, swap
 from language_problems import Problem
 
 from fmhagen.emission import emit_source
@@ -109,6 +109,12 @@ def wrong(problem: str, name: str, old: str, new: str, kinds: tuple[str, ...] = 
     return PlantedIn(problem=problem, fault=Fault(name=name, edits=swap(old, new), kinds=found))
 
 
+def unordered(problem: str, name: str, edits: tuple[Edit, ...], word: str) -> PlantedIn:
+    """Return a fault that leaves accesses to a region of shared memory without an order."""
+    fault = Fault(name=name, edits=edits, kinds=UNORDERED, words=(word,))
+    return PlantedIn(problem=problem, fault=fault)
+
+
 READS = ("out_of_bounds", "uninitialised", "deadlock", "divergence", "unwritten", "written_twice")
 FAULTS = (
     wrong(
@@ -186,35 +192,26 @@ FAULTS = (
     wrong(
         "tensors", "ranges_of_the_tile_before", "(smem, group, tiles + 1)", "(smem, group, tiles)"
     ),
-    PlantedIn(
-        problem="tensors",
-        fault=Fault(
-            name="a_tile_posted_before_its_ranges",
-            edits=swap("tile); warp_sync();", "tile);"),
-            kinds=UNORDERED,
-            words=("SMEM_RANGES",),
-        ),
+    unordered(
+        "tensors",
+        "a_tile_posted_before_its_ranges",
+        swap("tile); warp_sync();", "tile);"),
+        "SMEM_RANGES",
     ),
-    PlantedIn(
-        problem="tensors",
-        fault=Fault(
-            name="rounds_used_before_they_are_dealt",
-            edits=drop(
-                "if (index >= dealt) {"
-                " mbarrier_wait(walk.smem + DEALT + (index - dealt) * BARRIER_BYTES, 0); }"
-            ),
-            kinds=UNORDERED,
-            words=("SMEM_TURNS",),
+    unordered(
+        "tensors",
+        "rounds_used_before_they_are_dealt",
+        drop(
+            "if (index >= dealt) {"
+            " mbarrier_wait(walk.smem + DEALT + (index - dealt) * BARRIER_BYTES, 0); }"
         ),
+        "SMEM_TURNS",
     ),
-    PlantedIn(
-        problem="tensors",
-        fault=Fault(
-            name="no_meeting_between_dealt_rounds",
-            edits=swap("++i) { named_barrier_sync(DEALERS, threads);", "++i) {"),
-            kinds=UNORDERED,
-            words=("SMEM_GOT",),
-        ),
+    unordered(
+        "tensors",
+        "no_meeting_between_dealt_rounds",
+        swap("++i) { named_barrier_sync(DEALERS, threads);", "++i) {"),
+        "SMEM_GOT",
     ),
     wrong("score", "scale_left_out", "params.scale * LOG2E *", "LOG2E *"),
     wrong(
@@ -277,23 +274,17 @@ FAULTS = (
         "if (exact) { modify_scores(s, params, tile, m_thread, n_tile * TILE_N, 0x7fffffff);",
         "if (exact) {",
     ),
-    PlantedIn(
-        problem="packed",
-        fault=Fault(
-            name="no_meeting_before_the_sort",
-            edits=swap("<< 16 | i); } block_sync();", "<< 16 | i); }"),
-            kinds=UNORDERED,
-            words=("SMEM_ORDER",),
-        ),
+    unordered(
+        "packed",
+        "no_meeting_before_the_sort",
+        swap("<< 16 | i); } block_sync();", "<< 16 | i); }"),
+        "SMEM_ORDER",
     ),
-    PlantedIn(
-        problem="many",
-        fault=Fault(
-            name="no_meeting_between_rounds_of_the_sort",
-            edits=swap("} block_sync(); } } }", "} } } }"),
-            kinds=UNORDERED,
-            words=("SMEM_ORDER",),
-        ),
+    unordered(
+        "many",
+        "no_meeting_between_rounds_of_the_sort",
+        swap("} block_sync(); } } }", "} } } }"),
+        "SMEM_ORDER",
     ),
     PlantedIn(
         problem="packed",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from fmhagen.expr import build
+from fmhagen.expr.basics import f32
 from fmhagen.expr.composed import (
     HALF,
     MINUS_ONE,
@@ -13,7 +14,6 @@ from fmhagen.expr.composed import (
     clip,
     erf,
     expm1,
-    f32,
     logaddexp,
     square,
 )

@@ -18,14 +18,19 @@ class ExpressionError(ValueError):
     """An operation that an expression cannot have; the tracer adds where it was asked for."""
 
 
+def is_in_graph() -> bool:
+    """Return whether PyTorch's compiler traces this line."""
+    torch: Any = sys.modules.get("torch")
+    return hasattr(torch, "compiler") and bool(torch.compiler.is_dynamo_compiling())
+
+
 def leaf(name: str) -> Node:
     """Return a leaf: a position, a length, or the score; every function that is traced has some.
 
     Raises:
         TypeError: PyTorch's compiler traces this line, and could not say why it cannot.
     """
-    torch: Any = sys.modules.get("torch")
-    if hasattr(torch, "compiler") and torch.compiler.is_dynamo_compiling():
+    if is_in_graph():
         raise TypeError(
             "a MaskMod or a ScoreMod is not made in a compiled region: make it outside; for what is"
             " in fmhagen.masks and fmhagen.scores import fmhagen.frontends.torch_ops before"
@@ -81,6 +86,11 @@ def cast(x: Node, type: Type) -> Node:
     if type == Type.BOOL:
         return Node.of("ne", Type.BOOL, (exactly(x), const(0, x.type)))
     return Node.of("cast", type, (exactly(x),))
+
+
+def f32(x: Node) -> Node:
+    """A number as a float."""
+    return cast(x, Type.F32)
 
 
 def common(*operands: Node, least: Type = Type.BOOL) -> tuple[Node, ...]:

@@ -6,7 +6,8 @@ import math
 from functools import reduce
 
 from fmhagen.expr import build
-from fmhagen.expr.composed import HALF, ONE, ZERO, f32, square
+from fmhagen.expr.basics import f32
+from fmhagen.expr.composed import HALF, ONE, ZERO, square
 from fmhagen.expr.nodes import Node
 from fmhagen.expr.predicates import is_nan
 

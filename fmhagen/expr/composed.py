@@ -9,7 +9,7 @@ import math
 from functools import reduce
 
 from fmhagen.expr import build
-from fmhagen.expr.basics import is_number
+from fmhagen.expr.basics import f32, is_number
 from fmhagen.expr.nodes import Node, Type
 from fmhagen.expr.predicates import is_nan, is_negative_infinite, is_positive_infinite
 
@@ -17,11 +17,6 @@ ZERO, ONE, HALF = build.const(0.0), build.const(1.0), build.const(0.5)
 MINUS_ONE = build.const(-1.0)
 _LARGEST = (2 - 2.0**-23) * 2.0**127
 """The largest number of fp32."""
-
-
-def f32(x: Node) -> Node:
-    """A number as a float."""
-    return build.cast(x, Type.F32)
 
 
 def clip(x: Node, low: Node | None = None, high: Node | None = None) -> Node:

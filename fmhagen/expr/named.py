@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from functools import partial
 
-from fmhagen.expr import activations, build, circular, predicates
+from fmhagen.expr import activations, basics, build, circular, predicates
 from fmhagen.expr import composed as made
 from fmhagen.expr.nodes import Node, Type
 
@@ -16,7 +16,7 @@ def _logical(function: Callable[..., Node]) -> Callable[..., Node]:
 
 
 def _times(factor: float) -> Callable[[Node], Node]:
-    return lambda x: build.mul(made.f32(x), build.const(factor))
+    return lambda x: build.mul(basics.f32(x), build.const(factor))
 
 
 _U = {name: partial(build.unary, name) for name in build.UNARY}

@@ -5,13 +5,10 @@ from __future__ import annotations
 import math
 
 from fmhagen.expr import build
-from fmhagen.expr.nodes import Node, Type
+from fmhagen.expr.basics import f32
+from fmhagen.expr.nodes import Node
 
 _RTOL, _ATOL = build.const(1e-5), build.const(1e-8)
-
-
-def _f32(x: Node) -> Node:
-    return build.cast(x, Type.F32)
 
 
 def is_negative(x: Node) -> Node:
@@ -21,33 +18,33 @@ def is_negative(x: Node) -> Node:
 
 def is_infinite(x: Node) -> Node:
     """Whether it is inf or -inf."""
-    return build.eq(build.absolute(_f32(x)), build.const(math.inf))
+    return build.eq(build.absolute(f32(x)), build.const(math.inf))
 
 
 def is_finite(x: Node) -> Node:
     """Whether it is neither infinite nor NaN."""
-    return build.lt(build.absolute(_f32(x)), build.const(math.inf))
+    return build.lt(build.absolute(f32(x)), build.const(math.inf))
 
 
 def is_nan(x: Node) -> Node:
     """Whether it is NaN."""
-    return build.not_(build.le(build.absolute(_f32(x)), build.const(math.inf)))
+    return build.not_(build.le(build.absolute(f32(x)), build.const(math.inf)))
 
 
 def is_positive_infinite(x: Node) -> Node:
     """Whether it is inf."""
-    return build.eq(_f32(x), build.const(math.inf))
+    return build.eq(f32(x), build.const(math.inf))
 
 
 def is_negative_infinite(x: Node) -> Node:
     """Whether it is -inf."""
-    return build.eq(_f32(x), build.const(-math.inf))
+    return build.eq(f32(x), build.const(-math.inf))
 
 
 def is_close(x: Node, y: Node, rtol: Node = _RTOL, atol: Node = _ATOL) -> Node:
     """Whether |x - y| <= atol + rtol * |y|, or both are one number."""
     limit = build.add(atol, build.mul(rtol, build.absolute(y)))
-    is_near = build.le(build.absolute(build.sub(_f32(x), _f32(y))), limit)
+    is_near = build.le(build.absolute(build.sub(f32(x), f32(y))), limit)
     return build.or_(build.eq(x, y), is_near)
 
 

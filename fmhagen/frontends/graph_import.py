@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-from typing import Any
+from fmhagen.expr.basics import is_in_graph
 
 
 def import_in_graphs() -> None:
@@ -11,6 +10,5 @@ def import_in_graphs() -> None:
 
     NOTE: not with the front ends, since it takes a second, which callers without a compiler save.
     """
-    torch: Any = sys.modules.get("torch")
-    if hasattr(torch, "compiler") and torch.compiler.is_dynamo_compiling():
+    if is_in_graph():
         import fmhagen.frontends.torch_ops  # noqa: F401

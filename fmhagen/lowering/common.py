@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterable
 
 from fmhagen.expr.mods import Mod
-from fmhagen.plan.attention import Constant
+from fmhagen.plan.attention import Constant, SharedRegion
 from fmhagen.schedule import Schedule
 from fmhagen.spec import AttentionSpec, CacheScale
 from fmhagen.targets import Target
@@ -21,6 +22,29 @@ MAX_LOGIT = (("f32*", "max_logit", "[H], largest scores so far, or null"),)
 
 NUM_PAGES = ("u32", "num_pages", "of the cache")
 """The parameter field that entries of a block table are below."""
+
+
+def regions_of(
+    rows: Iterable[tuple[str, int, str]], start: int = 0, alignment: int = 1
+) -> tuple[tuple[SharedRegion, ...], int]:
+    """Place regions of shared memory one behind the other.
+
+    Args:
+        rows: name, bytes and comment of each.
+        start: the first one's offset, bytes.
+        alignment: of each offset, bytes.
+
+    Returns:
+        The regions, and one past the last byte.
+    """
+    regions = []
+    for name, size, comment in rows:
+        start = -(-start // alignment) * alignment
+        regions.append(
+            SharedRegion(name=name, offset_bytes=start, size_bytes=size, comment=comment)
+        )
+        start += size
+    return tuple(regions), start
 
 
 def symbol_of(

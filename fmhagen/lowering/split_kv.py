@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fmhagen.errors import ScheduleError
-from fmhagen.lowering.common import words_of
+from fmhagen.lowering.common import regions_of, words_of
 from fmhagen.lowering.language import lower_language
 from fmhagen.lowering.split_kv_constants import constants_of
 from fmhagen.lowering.split_kv_params import param_fields
@@ -269,15 +269,8 @@ def _shared_map(spec: AttentionSpec, schedule: Schedule) -> tuple[tuple[SharedRe
         *((scales,) if spec.kv_scale == CacheScale.TOKEN else ()),
         *((full,) if schedule.copy == Copy.BULK else ()),
     )
-    regions: list[SharedRegion] = []
-    offset = 0
-    for name, size, comment in rows:
-        offset = -(-offset // BARRIER_BYTES) * BARRIER_BYTES
-        regions.append(
-            SharedRegion(name=name, offset_bytes=offset, size_bytes=size, comment=comment)
-        )
-        offset += size
-    return tuple(regions), -(-offset // CHUNK_BYTES) * CHUNK_BYTES
+    regions, offset = regions_of(rows, alignment=BARRIER_BYTES)
+    return regions, -(-offset // CHUNK_BYTES) * CHUNK_BYTES
 
 
 def _tensor_maps(spec: AttentionSpec, schedule: Schedule) -> tuple[TensorMapPlan, ...]:

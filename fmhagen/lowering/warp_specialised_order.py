@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from fmhagen.expr.linear import linear
+from fmhagen.lowering.common import regions_of
+from fmhagen.lowering.warp_specialised_shared import BARRIER_BYTES, WORD_BYTES
 from fmhagen.plan.attention import Constant, SharedRegion
 from fmhagen.plan.language import Language
 from fmhagen.schedule import Schedule
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 
-NUMBER_BYTES = 4
 PAIR_BYTES = 8  # numbers are read two at a time
 MOST_PLACES = 2048  # of the order, as 11 bits of a number hold; 8 KiB of shared memory
 LEAST_PLACES = 64
 MOST_BLOCKS = 256
-BARRIER_BYTES = 8
 DEALERS = 15  # warpgroups have the first ones
 DEALT_ROUNDS = 4  # the last ones
 MOST_ROUNDS = 64  # beyond, blocks get so many tiles that they are even without
@@ -52,27 +52,22 @@ def add_tile_order(
     while used_bytes + _bytes_of(places) > target.shared_memory_per_block_bytes:
         places //= 2
     rows = (
-        ("SMEM_ORDER", places * NUMBER_BYTES, "tiles, the longest first: cost << 11 | tile"),
+        ("SMEM_ORDER", places * WORD_BYTES, "tiles, the longest first: cost << 11 | tile"),
         (
             "SMEM_GOT",
-            2 * MOST_BLOCKS * NUMBER_BYTES,
+            2 * MOST_BLOCKS * WORD_BYTES,
             "what each block has got, before a round and after [2]",
         ),
-        ("SMEM_TURNS", DEALT_ROUNDS * NUMBER_BYTES, "this block's turns in the last rounds"),
+        ("SMEM_TURNS", DEALT_ROUNDS * WORD_BYTES, "this block's turns in the last rounds"),
         ("DEALT", DEALT_ROUNDS * BARRIER_BYTES, "and that they are there (1)"),
     )
-    added = []
-    for name, size, comment in rows:
-        added.append(
-            SharedRegion(name=name, offset_bytes=used_bytes, size_bytes=size, comment=comment)
-        )
-        used_bytes += size
+    added, used_bytes = regions_of(rows, used_bytes)
     return (*regions, *added), used_bytes
 
 
 def tile_order_constants(regions: tuple[SharedRegion, ...]) -> tuple[Constant, ...]:
     """Return the constants of the order."""
-    places = next(r.size_bytes // NUMBER_BYTES for r in regions if r.name == "SMEM_ORDER")
+    places = next(r.size_bytes // WORD_BYTES for r in regions if r.name == "SMEM_ORDER")
     return tuple(
         Constant(ctype="u32", name=name, value=value, comment=comment)
         for name, value, comment in (
@@ -87,4 +82,4 @@ def tile_order_constants(regions: tuple[SharedRegion, ...]) -> tuple[Constant, .
 
 def _bytes_of(places: int) -> int:
     words = places + 2 * MOST_BLOCKS + DEALT_ROUNDS
-    return words * NUMBER_BYTES + DEALT_ROUNDS * BARRIER_BYTES
+    return words * WORD_BYTES + DEALT_ROUNDS * BARRIER_BYTES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fmhagen.expr.nodes import walk
+from fmhagen.lowering.common import regions_of
 from fmhagen.lowering.warp_specialised_masks import is_wide
 from fmhagen.lowering.warp_specialised_shared import BARRIER_BYTES, WORD_BYTES
 from fmhagen.plan.attention import Constant, SharedRegion
@@ -55,20 +56,13 @@ def add_posts(
     words += SEQUENCE_WORDS * spec.varlen + MAP_WORDS * language.mapped
     posts = POSTS_OF_Q * schedule.q_stages
     rows: tuple[tuple[str, int, str], ...] = (
-        ("T_FULL", BARRIER_BYTES, "a tile is posted (1)"),
-        ("SMEM_POSTED", words * WORD_BYTES, f"tiles, their key tiles [{posts}]"),
+        ("T_FULL", posts * BARRIER_BYTES, "a tile is posted (1)"),
+        ("SMEM_POSTED", posts * words * WORD_BYTES, f"tiles, their key tiles [{posts}]"),
     )
     if posts_ranges_of_rows(spec, schedule, language):
-        size = schedule.tile_m * ranges_bytes(language)
+        size = posts * schedule.tile_m * ranges_bytes(language)
         rows = (*rows, ("SMEM_RANGES", size, f"the keys that bands show to their rows [{posts}]"))
-    added = []
-    for name, size, comment in rows:
-        added.append(
-            SharedRegion(
-                name=name, offset_bytes=used_bytes, size_bytes=size * posts, comment=comment
-            )
-        )
-        used_bytes += size * posts
+    added, used_bytes = regions_of(rows, used_bytes)
     return (*regions, *added), used_bytes
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from fmhagen.errors import ScheduleError
+from fmhagen.lowering.common import regions_of
+from fmhagen.lowering.warp_specialised_shared import WORD_BYTES
 from fmhagen.plan.attention import Constant, SharedRegion
 from fmhagen.spec import AttentionSpec
 from fmhagen.targets import Target
 
-NUMBER_BYTES = 4
 PACKED_ROWS = 2**30  # as the launcher encodes the maps
 MOST_PLACES = 2048  # 16 KiB of shared memory; more sequences share a place
 LEAST_PLACES = 64
@@ -30,26 +31,23 @@ def add_order(
                 f" bytes beside {used_bytes} of {target.shared_memory_per_block_bytes}"
             )
             raise ScheduleError("tile_n", "as it is", limit, "use a smaller tile_n or fewer stages")
-    order = SharedRegion(
-        name="SMEM_ORDER",
-        offset_bytes=used_bytes,
-        size_bytes=places * NUMBER_BYTES,
-        comment="sequences, the longest first: steps << 16 | place",
+    rows = (
+        (
+            "SMEM_ORDER",
+            places * WORD_BYTES,
+            "sequences, the longest first: steps << 16 | place",
+        ),
+        ("SMEM_UNITS", (places + 1) * WORD_BYTES, "units of work before each of them, and all"),
     )
-    units = SharedRegion(
-        name="SMEM_UNITS",
-        offset_bytes=used_bytes + order.size_bytes,
-        size_bytes=(places + 1) * NUMBER_BYTES,
-        comment="units of work before each of them, and all",
-    )
-    return (*regions, order, units), used_bytes + _order_bytes(places)
+    added, used_bytes = regions_of(rows, used_bytes)
+    return (*regions, *added), used_bytes
 
 
 def order_constants(
     spec: AttentionSpec, regions: tuple[SharedRegion, ...], l2_bytes: int
 ) -> tuple[Constant, ...]:
     """Return the constants of the order: its places, and the keys whose K and V L2 holds."""
-    places = next(r.size_bytes // NUMBER_BYTES for r in regions if r.name == "SMEM_ORDER")
+    places = next(r.size_bytes // WORD_BYTES for r in regions if r.name == "SMEM_ORDER")
     keys = l2_bytes // ((spec.d + spec.dv) * 2)
     packed = Constant(
         ctype="u32",
@@ -65,4 +63,4 @@ def order_constants(
 
 
 def _order_bytes(places: int) -> int:
-    return (2 * places + 1) * NUMBER_BYTES
+    return (2 * places + 1) * WORD_BYTES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from fmhagen.lowering.common import LN2, LOG2E
+from fmhagen.lowering.common import LN2, LOG2E, regions_of
 from fmhagen.lowering.wave_interleaved import (
     ELEMENT_BYTES,
     GROWTH_LOG2,
@@ -75,20 +75,18 @@ def shared_map(schedule: Schedule, staging: Staging) -> tuple[tuple[SharedRegion
     unit = schedule.tile_n // 2
     k_bytes = unit * staging.k_eights * LOAD_ELEMENTS * ELEMENT_BYTES
     v_bytes = unit * staging.v_pairs * 2 * ELEMENT_BYTES
-    regions = []
-    offset = 0
-    for tensor, size, shape, swizzle in (
-        ("K", k_bytes, "[UNIT][K_EIGHTS * 8]", "k_swizzle"),
-        ("V", v_bytes, "^T [V_PAIRS * 2][UNIT]", "v_unit_swizzle"),
-    ):
-        for parity in ("EVEN", "ODD"):
-            comment = f"{parity.lower()} units of {tensor}{shape}, columns swizzled by {swizzle}"
-            name = f"SMEM_{tensor}_{parity}"
-            regions.append(
-                SharedRegion(name=name, offset_bytes=offset, size_bytes=size, comment=comment)
-            )
-            offset += size
-    return tuple(regions), offset
+    return regions_of(
+        (
+            f"SMEM_{tensor}_{parity}",
+            size,
+            f"{parity.lower()} units of {tensor}{shape}, columns swizzled by {swizzle}",
+        )
+        for tensor, size, shape, swizzle in (
+            ("K", k_bytes, "[UNIT][K_EIGHTS * 8]", "k_swizzle"),
+            ("V", v_bytes, "^T [V_PAIRS * 2][UNIT]", "v_unit_swizzle"),
+        )
+        for parity in ("EVEN", "ODD")
+    )
 
 
 def constants_of(

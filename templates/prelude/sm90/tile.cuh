@@ -211,7 +211,8 @@ FMHAGEN_DEVICE void join(Rows& reference, const Rows& magnitude) {
   reference[1] = is_near ? larger : reference[1];
 }
 
-// As `rescale`, of rows whose references are joined. What each has had is told by its largest score here, and by l.
+// Moves references that are joined up to the largest scores, and O and l with them. What each row has had is told by
+// its largest score here, and by l.
 FMHAGEN_DEVICE void rescale_joined(const Scores& s, Output& o, Rows& reference, Rows& sum, f32 scale_log2) {
   Rows moved, alpha, magnitude = {sum[0], sum[1]};
   row_maximum(moved, s, scale_log2);
